@@ -1,0 +1,68 @@
+"""tunewire: awaitable calls into supervised worker processes, and trustworthy kernel tuning on top of them.
+
+>>> import asyncio
+>>> from tunewire import Pool
+>>> async def main():
+...     async with Pool(2) as pool:
+...         return await pool.call(sum, [1, 2, 3], timeout=5.0)
+>>> asyncio.run(main())
+6
+
+Importing this package imports none of its parts: a name is loaded when it is first used, so that a worker process,
+which imports `tunewire.runtime`, does not pay for asyncio, and a program that only calls does not pay for numpy.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from tunewire.version import __version__
+
+if TYPE_CHECKING:
+    from tunewire.endpoints import ChildEndpoint as ChildEndpoint
+    from tunewire.endpoints import EndpointStatistics as EndpointStatistics
+    from tunewire.endpoints import ParentEndpoint as ParentEndpoint
+    from tunewire.pool import LeasedWorker as LeasedWorker
+    from tunewire.pool import MapOutcomes as MapOutcomes
+    from tunewire.pool import MapResults as MapResults
+    from tunewire.pool import Pool as Pool
+    from tunewire.pool import PoolStatistics as PoolStatistics
+    from tunewire.pool import Worker as Worker
+    from tunewire.pool import WorkerStatistics as WorkerStatistics
+    from tunewire.runtime import current_call as current_call
+    from tunewire.workers import Limits as Limits
+    from tunewire.workers import Outcome as Outcome
+    from tunewire.workers import OutcomeKind as OutcomeKind
+
+_HOMES = {
+    "ChildEndpoint": "endpoints",
+    "EndpointStatistics": "endpoints",
+    "LeasedWorker": "pool",
+    "Limits": "workers",
+    "MapOutcomes": "pool",
+    "MapResults": "pool",
+    "Outcome": "workers",
+    "OutcomeKind": "workers",
+    "ParentEndpoint": "endpoints",
+    "Pool": "pool",
+    "PoolStatistics": "pool",
+    "Worker": "pool",
+    "WorkerStatistics": "pool",
+    "current_call": "runtime",
+}
+
+__all__ = ["__version__", *_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"tunewire.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

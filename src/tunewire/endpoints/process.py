@@ -1,0 +1,252 @@
+"""One child process: started, spoken with, ended, reaped. Decides nothing.
+
+The pipes are made here and not by asyncio: then `Process.wait()` waits for the process alone (since Python 3.11 it
+also waits for pipes that asyncio made, and a grandchild can hold those open for ever), uvloop's children get pipes
+and not sockets, and captured output can be drained at the moment of a reply.
+
+Two kinds of children. A *guarded* one is `python -m tunewire.runtime`: its first process is the guard, so a SIGTERM
+to it takes the whole tree down, and its end means that the tree is gone. Any other program leads a process group of
+its own; its group and the descendants that can be found are killed one by one, which a daemon can escape.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+
+import psutil
+
+from tunewire.endpoints.capture import OutputCapture
+from tunewire.endpoints.connection import Connection
+from tunewire.errors import EndpointClosed, StartError, WireError
+from tunewire.runtime.claim import VARIABLE
+from tunewire.version import __version__
+from tunewire.wire.messages import Hello, Welcome, expect, pack_message
+
+#: Kept of each output stream.
+OUTPUT_TAIL_BYTES = 16 * 1024
+_COOKIE_BYTES = 16
+#: How long the exit code of a child is waited for that ended its stream before it said hello.
+_EXIT_CODE_WAIT = 1.0
+
+
+def signal_name(exit_code: int | None) -> str | None:
+    """The name of the signal that ended a process with this exit code, or None if none did.
+
+    >>> signal_name(-11)
+    'SIGSEGV'
+    """
+    if exit_code is None or exit_code >= 0:
+        return None
+    try:
+        return signal.Signals(-exit_code).name
+    except ValueError:
+        return f"signal {-exit_code}"
+
+
+class _Pipes:
+    """The four pipes of a child, closed unless taken."""
+
+    def __init__(self) -> None:
+        self._open: set[int] = set()
+        self.stdin, self.to_child = self._pair()
+        self.from_child, self.stdout = self._pair()
+        self.captured_out, self.capture_out = self._pair()
+        self.captured_err, self.capture_err = self._pair()
+
+    def _pair(self) -> tuple[int, int]:
+        pair = os.pipe()
+        self._open.update(pair)
+        return pair
+
+    def take(self, fd: int) -> int:
+        self._open.discard(fd)
+        return fd
+
+    def close_childs(self) -> None:
+        for fd in (self.stdin, self.stdout, self.capture_out, self.capture_err):
+            os.close(self.take(fd))
+
+    def close(self) -> None:
+        while self._open:
+            os.close(self._open.pop())
+
+
+@contextmanager
+def _pipes() -> Iterator[_Pipes]:
+    pipes = _Pipes()
+    try:
+        yield pipes
+    finally:
+        pipes.close()
+
+
+def _kill_unwanted(spawning: asyncio.Task[asyncio.subprocess.Process]) -> None:
+    if not spawning.cancelled() and spawning.exception() is None:
+        with suppress(ProcessLookupError):
+            os.killpg(spawning.result().pid, signal.SIGKILL)
+
+
+class ChildProcess:
+    """A started process and everything of ours that belongs to it."""
+
+    def __init__(
+        self,
+        process: asyncio.subprocess.Process,
+        connection: Connection,
+        stdout: OutputCapture,
+        stderr: OutputCapture,
+        command: tuple[str, ...],
+        cookie: bytes,
+        *,
+        guarded: bool,
+    ) -> None:
+        self._process = process
+        self.connection = connection
+        self.stdout = stdout
+        self.stderr = stderr
+        self.command = command
+        self._cookie = cookie
+        self._guarded = guarded
+
+    @classmethod
+    async def spawn(
+        cls,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: str | None = None,
+        max_frame_bytes: int,
+        guarded: bool,
+    ) -> ChildProcess:
+        """Start `command`. Cancelling in any moment leaves no process: one that was on its way is killed.
+
+        Raises StartError if it cannot be run.
+        """
+        cookie = secrets.token_bytes(_COOKIE_BYTES)
+        with _pipes() as pipes:
+            spawning = asyncio.ensure_future(
+                asyncio.create_subprocess_exec(
+                    *command,
+                    stdin=pipes.stdin,
+                    stdout=pipes.stdout,
+                    stderr=pipes.capture_err,
+                    pass_fds=(pipes.capture_out,),
+                    env={**env, VARIABLE: f"{cookie.hex()}:{pipes.capture_out}:{os.getpid()}"},
+                    cwd=cwd,
+                    start_new_session=True,
+                )
+            )
+            try:
+                # asyncio has a live process and no owner for it between its fork and its return (cpython#103847), so
+                # the spawn itself is never cancelled.
+                process = await asyncio.shield(spawning)
+            except asyncio.CancelledError:
+                spawning.add_done_callback(_kill_unwanted)
+                raise
+            except OSError as error:
+                raise StartError(command=command, reason=error.strerror or str(error)) from error
+            try:
+                pipes.close_childs()
+                connection = await Connection.open(
+                    pipes.take(pipes.from_child), pipes.take(pipes.to_child), max_frame_bytes=max_frame_bytes
+                )
+            except BaseException:
+                _kill_unwanted(spawning)
+                raise
+            loop = asyncio.get_running_loop()
+            stdout = OutputCapture(pipes.take(pipes.captured_out), loop, OUTPUT_TAIL_BYTES)
+            stderr = OutputCapture(pipes.take(pipes.captured_err), loop, OUTPUT_TAIL_BYTES)
+        return cls(process, connection, stdout, stderr, tuple(command), cookie, guarded=guarded)
+
+    @property
+    def pid(self) -> int:
+        """Of the process that was started; of a guarded one, its guard."""
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it lives."""
+        return self._process.returncode
+
+    async def greet(self, *, max_frame_bytes: int, sys_path: tuple[str, ...] | None = None) -> Hello:
+        """Wait for the child's hello and answer it. StartError if it is not one of ours; no bound of its own."""
+        try:
+            stray = await self.connection.read_until_cookie(self._cookie, OUTPUT_TAIL_BYTES)
+        except asyncio.IncompleteReadError as error:
+            self.stdout.add(error.partial)
+            raise await self._no_hello("it ended before it said hello") from None
+        if stray:
+            self.stdout.add(stray)
+        try:
+            hello = expect(await self.connection.read_frame(), Hello)
+        except EndpointClosed:
+            raise await self._no_hello("it ended before it said hello") from None
+        except WireError as error:
+            raise await self._no_hello(f"it is no child of this version: {error}") from error
+        welcome = Welcome(tunewire=__version__, max_frame_bytes=max_frame_bytes, sys_path=sys_path)
+        self.connection.write(*pack_message(welcome))
+        return hello
+
+    async def _no_hello(self, reason: str) -> StartError:
+        await self.exit_code_soon(_EXIT_CODE_WAIT)
+        return self.start_error(reason)
+
+    def start_error(self, reason: str) -> StartError:
+        """`reason`, with what is known of the child."""
+        name = signal_name(self.exit_code)
+        if name is not None:
+            reason = f"{reason} (ended by {name})"
+        elif self.exit_code is not None:
+            reason = f"{reason} (exit code {self.exit_code})"
+        output = self.stderr.text() or self.stdout.text()
+        return StartError(command=self.command, reason=reason, exit_code=self.exit_code, output=output)
+
+    async def exit_code_soon(self, bound: float) -> int | None:
+        """The exit code of a process whose stream has ended; None if it goes on living past the bound."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(bound):
+                return await self._process.wait()
+        return None
+
+    async def wait(self) -> int:
+        """Until it has ended and is reaped; of a guarded one, its whole tree. Its exit code, negative for a signal."""
+        return await self._process.wait()
+
+    def kill(self) -> None:
+        """Begin to end the process and its tree. Never waits."""
+        if self.exit_code is not None:
+            return
+        if self._guarded:
+            with suppress(ProcessLookupError):
+                self._process.send_signal(signal.SIGTERM)
+        else:
+            self.kill_group()
+
+    def kill_group(self) -> None:
+        """SIGKILL to the process group and to every descendant that can be found: for a child without a guard, or whose
+        guard does not answer."""
+        if self.exit_code is not None:
+            return
+        with suppress(psutil.NoSuchProcess, ProcessLookupError):
+            descendants = psutil.Process(self.pid).children(recursive=True)
+            os.killpg(self.pid, signal.SIGKILL)
+            for descendant in descendants:
+                with suppress(psutil.NoSuchProcess):
+                    descendant.kill()
+
+    def close(self) -> None:
+        """Let go of its pipes. The tails of its output stay."""
+        self.connection.close()
+        self.stdout.close()
+        self.stderr.close()
+
+
+def python_command(*arguments: str) -> tuple[str, ...]:
+    """This interpreter, with these arguments."""
+    return (sys.executable, *arguments)

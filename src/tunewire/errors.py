@@ -1,0 +1,499 @@
+"""Every error that tunewire raises, in one tree.
+
+```
+TunewireError
+├── WireError                      a peer broke the protocol; its connection is over
+│   └── TruncatedFrame             (EOFError) the stream ended inside a frame
+├── EndpointClosed                 (EOFError) the peer is gone and owes no reply
+├── EncodeError                    (TypeError) a value cannot be put on the wire
+├── DecodeError                    (ValueError) bytes arrived whole, their value cannot be rebuilt
+├── CallTimeout                    (TimeoutError) a limit of a call was reached
+├── CallCancelled                  (RuntimeError) a call was cancelled; seen in an outcome only
+├── WorkerCrashed                  (ChildProcessError) the process ended, or was lost, under a call
+├── StartError                     (ChildProcessError) a child did not become ours
+├── DeviceFault                    (RuntimeError) a device or its context can no longer be used
+├── RemoteError                    (RuntimeError) an exception of the child that cannot be raised as itself
+├── RemoteTraceback                the cause of an exception that came from a child: where it happened there
+├── PoolClosed                     (RuntimeError) the pool or worker was closed before the call ended
+├── PoolSaturated                  (RuntimeError) the queue is full and the caller asked not to wait
+├── NoSuchDevice                   (ValueError) a device that is not there, or a mask that names none
+├── InvalidKernel                  (ValueError) a kernel whose parts do not fit together
+├── InvalidExpression              (ValueError) an expression that is not of the permitted form
+├── InvalidSpace                   (ValueError) a space that is empty or contradicts itself
+├── CompileFailed                  (RuntimeError) a compiler refused the source
+├── WrongResult                    (AssertionError) a kernel ran and computed something else
+└── MissingExtra                   (ImportError) an optional dependency is not installed
+```
+
+Each error also is the builtin in parentheses, so that code which knows nothing of tunewire catches what it
+means to catch. An error is made from keyword data alone: the data are its attributes, the sentence is composed
+from them, and both survive pickling together with the cause and the notes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+
+def _rebuild(cls: type[TunewireError], state: dict[str, Any]) -> TunewireError:
+    error = cls.__new__(cls)
+    error.__setstate__(state)
+    return error
+
+
+class TunewireError(Exception):
+    """The root of the tree. Never raised itself.
+
+    >>> from tunewire.errors import CallTimeout
+    >>> error = CallTimeout(phase="run", limit=0.5, device="cuda:0")
+    >>> error.phase, error.limit
+    ('run', 0.5)
+    >>> isinstance(error, TimeoutError)
+    True
+    """
+
+    #: What may help; appended to the sentence. Empty where nothing general can be said.
+    advice: ClassVar[str] = ""
+
+    def __init__(self, **data: Any) -> None:
+        self.__dict__.update(data)
+        super().__init__(self._sentence())
+
+    def _sentence(self) -> str:
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        sentence = str(self.args[0]) if self.args else ""
+        return f"{sentence} {self.advice}".rstrip()
+
+    # BaseException.__reduce__ would call the constructor with the sentence as a positional argument, and drops
+    # the cause: a process in the middle (a cluster, a test runner) would then lose what happened.
+    def __reduce__(self) -> tuple[Any, ...]:
+        state = {**self.__dict__, "args": self.args, "__cause__": self.__cause__}
+        return _rebuild, (type(self), state)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        state = dict(state)
+        self.args = state.pop("args")
+        self.__cause__ = state.pop("__cause__")
+        self.__dict__.update(state)
+
+
+def _on(device: str | None) -> str:
+    return "" if device is None else f" on {device}"
+
+
+def _tail(label: str, text: str) -> str:
+    text = text.strip()
+    if not text:
+        return ""
+    last = text.splitlines()[-1]
+    return f" {label}: {last[-200:]!r}."
+
+
+class WireError(TunewireError):
+    """A frame was malformed, larger than agreed, or not allowed at this moment. The process that sent it is ended.
+
+    `reason` says what was wrong; `pid` is the peer's process where it is known.
+    """
+
+    reason: str
+    pid: int | None
+
+    def __init__(self, *, reason: str, pid: int | None = None) -> None:
+        super().__init__(reason=reason, pid=pid)
+
+    def _sentence(self) -> str:
+        who = "" if self.pid is None else f" by process {self.pid}"
+        return f"protocol broken{who}: {self.reason}."
+
+
+class TruncatedFrame(WireError, EOFError):
+    """The stream ended after `received` of the `expected` bytes of a frame: the peer died while it was writing."""
+
+    received: int
+    expected: int
+
+    def __init__(self, *, received: int, expected: int, pid: int | None = None) -> None:
+        TunewireError.__init__(self, received=received, expected=expected, pid=pid)
+
+    def _sentence(self) -> str:
+        who = "the peer" if self.pid is None else f"process {self.pid}"
+        return f"{who} stopped in the middle of a frame, after {self.received} of {self.expected} bytes."
+
+
+class EndpointClosed(TunewireError, EOFError):
+    """The peer closed its side between two frames: nothing was cut, nothing more will come.
+
+    `exit_code` is the child's (negative: the signal that ended it), or None where it is not known (yet).
+    """
+
+    exit_code: int | None
+    stderr: str
+
+    def __init__(self, *, exit_code: int | None = None, stderr: str = "") -> None:
+        super().__init__(exit_code=exit_code, stderr=stderr)
+
+    def _sentence(self) -> str:
+        how = "" if self.exit_code is None else f" (exit code {self.exit_code})"
+        return f"the other side closed the connection{how}.{_tail('Its last line on stderr', self.stderr)}"
+
+
+class EncodeError(TunewireError, TypeError):
+    """A value cannot be put on the wire. Nothing was sent.
+
+    `what` names the part of the call, `path` the part of the object at fault (`args[1].callback`), `reason` the
+    serializer's own words.
+    """
+
+    advice = "Pass plain data, or make the object inside the callable."
+    what: str
+    path: str
+    reason: str
+
+    def __init__(self, *, what: str, path: str = "", reason: str) -> None:
+        super().__init__(what=what, path=path, reason=reason)
+
+    def _sentence(self) -> str:
+        at = f" at {self.path}" if self.path else ""
+        return f"{self.what} cannot be sent{at}: {self.reason.rstrip('.')}."
+
+
+class DecodeError(TunewireError, ValueError):
+    """Bytes arrived whole, and their value cannot be rebuilt here. The connection is unhurt.
+
+    `what` names the part of the call, `path` where in the value the trouble was found, `reason` the cause's words.
+    """
+
+    what: str
+    path: str
+    reason: str
+
+    def __init__(self, *, what: str, path: str = "", reason: str) -> None:
+        super().__init__(what=what, path=path, reason=reason)
+
+    def _sentence(self) -> str:
+        at = f" at {self.path}" if self.path else ""
+        return f"{self.what} cannot be rebuilt{at}: {self.reason.rstrip('.')}."
+
+
+class CallTimeout(TunewireError, TimeoutError):
+    """A call reached one of its limits, and its process was ended.
+
+    `phase` is the stage whose limit of `limit` seconds was reached: queue, start, init, compile, check or run.
+    """
+
+    phase: str
+    limit: float
+    device: str | None
+    callable_name: str | None
+
+    def __init__(
+        self, *, phase: str, limit: float, device: str | None = None, callable_name: str | None = None
+    ) -> None:
+        super().__init__(phase=phase, limit=limit, device=device, callable_name=callable_name)
+
+    def _sentence(self) -> str:
+        name = self.callable_name or "the call"
+        return (
+            f"{name} was still in phase {self.phase!r}{_on(self.device)} after {self.limit:g} s, its limit."
+        )
+
+
+class CallCancelled(TunewireError, RuntimeError):
+    """What an outcome of kind `cancelled` holds. The task that awaited the call sees its own CancelledError."""
+
+    callable_name: str | None
+
+    def __init__(self, *, callable_name: str | None = None) -> None:
+        super().__init__(callable_name=callable_name)
+
+    def _sentence(self) -> str:
+        return f"{self.callable_name or 'the call'} was cancelled."
+
+
+class WorkerCrashed(TunewireError, ChildProcessError):
+    """The worker's process ended, or closed its channel, while the call was running.
+
+    `exit_code` is what the process exited with, or None; `signal` the name of the signal that ended it, or None;
+    `stderr` and `stdout` the tails of its output; `phase` the stage that it was in; `pid` the process.
+    """
+
+    exit_code: int | None
+    signal: str | None
+    stderr: str
+    stdout: str
+    phase: str
+    device: str | None
+    pid: int | None
+    callable_name: str | None
+    reason: str | None
+
+    def __init__(
+        self,
+        *,
+        exit_code: int | None = None,
+        signal: str | None = None,
+        stderr: str = "",
+        stdout: str = "",
+        phase: str = "run",
+        device: str | None = None,
+        pid: int | None = None,
+        callable_name: str | None = None,
+        reason: str | None = None,
+    ) -> None:
+        super().__init__(
+            exit_code=exit_code,
+            signal=signal,
+            stderr=stderr,
+            stdout=stdout,
+            phase=phase,
+            device=device,
+            pid=pid,
+            callable_name=callable_name,
+            reason=reason,
+        )
+
+    def _sentence(self) -> str:
+        name = self.callable_name or "the call"
+        process = "its process" if self.pid is None else f"its process {self.pid}"
+        return (
+            f"{process} {self._how()}{_on(self.device)} while {name} was in phase {self.phase!r}."
+            f"{_tail('Last line on stderr', self.stderr)}"
+        )
+
+    def _how(self) -> str:
+        if self.reason is not None:
+            return self.reason
+        if self.signal is not None:
+            return f"was ended by {self.signal}"
+        if self.exit_code is not None:
+            return f"exited with code {self.exit_code}"
+        return "was lost"
+
+
+class StartError(TunewireError, ChildProcessError):
+    """A child process did not become a peer: it could not be run, ended early, or spoke something else.
+
+    `command` is what was started, `reason` what went wrong, `exit_code` its end if it has ended, `output` the tail
+    of what it wrote.
+    """
+
+    advice = "Run the command by hand to see what it prints."
+    command: tuple[str, ...]
+    reason: str
+    exit_code: int | None
+    output: str
+
+    def __init__(
+        self, *, command: Sequence[str], reason: str, exit_code: int | None = None, output: str = ""
+    ) -> None:
+        super().__init__(command=tuple(command), reason=reason, exit_code=exit_code, output=output)
+
+    def _sentence(self) -> str:
+        return f"{' '.join(self.command)!r} did not start: {self.reason}.{_tail('It wrote', self.output)}"
+
+
+class DeviceFault(TunewireError, RuntimeError):
+    """A device, or this process's context on it, can no longer be used. The worker's process is replaced."""
+
+    reason: str
+    device: str | None
+
+    def __init__(self, *, reason: str, device: str | None = None) -> None:
+        super().__init__(reason=reason, device=device)
+
+    def _sentence(self) -> str:
+        return f"device fault{_on(self.device)}: {self.reason.rstrip('.')}."
+
+
+class RemoteError(TunewireError, RuntimeError):
+    """An exception of the child that cannot be raised as itself here.
+
+    Either its type cannot be rebuilt in this process, or raising it here would mean something else (SystemExit,
+    KeyboardInterrupt, CancelledError, StopIteration and their like).
+    """
+
+    type_name: str
+    message: str
+    traceback_text: str
+
+    def __init__(self, *, type_name: str, message: str, traceback_text: str = "") -> None:
+        super().__init__(type_name=type_name, message=message, traceback_text=traceback_text)
+
+    def _sentence(self) -> str:
+        return f"{self.type_name}: {self.message}" if self.message else self.type_name
+
+
+class RemoteTraceback(TunewireError):
+    """Where an exception was raised in the child. It stands as the cause of the exception that is raised here, and has
+    the exception's original cause as its own."""
+
+    text: str
+
+    def __init__(self, *, text: str) -> None:
+        super().__init__(text=text)
+
+    def _sentence(self) -> str:
+        return f"\n{self.text.rstrip()}"
+
+
+class PoolClosed(TunewireError, RuntimeError):
+    """The pool or worker was closed, or failed, before the call had an outcome. `reason` says which."""
+
+    reason: str
+
+    def __init__(self, *, reason: str = "it was closed") -> None:
+        super().__init__(reason=reason)
+
+    def _sentence(self) -> str:
+        return f"the pool does not run this call: {self.reason}."
+
+
+class PoolSaturated(TunewireError, RuntimeError):
+    """The queue holds `max_pending` calls already, and the pool was opened with `when_full="raise"`."""
+
+    advice = "Wait for some to end, or open the pool with when_full='wait'."
+    max_pending: int
+
+    def __init__(self, *, max_pending: int) -> None:
+        super().__init__(max_pending=max_pending)
+
+    def _sentence(self) -> str:
+        return f"{self.max_pending} calls are waiting already, the most that this pool holds."
+
+
+class NoSuchDevice(TunewireError, ValueError):
+    """`device` names no device that may be used here; `available` lists those that may."""
+
+    device: str
+    available: tuple[str, ...]
+    reason: str | None
+
+    def __init__(self, *, device: str, available: Sequence[str] = (), reason: str | None = None) -> None:
+        super().__init__(device=device, available=tuple(available), reason=reason)
+
+    def _sentence(self) -> str:
+        there = f" There is: {', '.join(self.available)}." if self.available else ""
+        why = f" ({self.reason.rstrip('.')})" if self.reason else ""
+        return f"no device {self.device!r} to be used here{why}.{there}"
+
+
+class InvalidKernel(TunewireError, ValueError):
+    """The parts of a kernel do not fit together; nothing was compiled."""
+
+    reason: str
+    kernel: str | None
+
+    def __init__(self, *, reason: str, kernel: str | None = None) -> None:
+        super().__init__(reason=reason, kernel=kernel)
+
+    def _sentence(self) -> str:
+        who = "kernel" if self.kernel is None else f"kernel {self.kernel!r}"
+        return f"{who}: {self.reason.rstrip('.')}."
+
+
+class InvalidExpression(TunewireError, ValueError):
+    """An expression over parameters is not of the permitted form; it was not evaluated."""
+
+    text: str
+    reason: str
+
+    def __init__(self, *, text: str, reason: str) -> None:
+        super().__init__(text=text, reason=reason)
+
+    def _sentence(self) -> str:
+        return f"expression {self.text!r}: {self.reason.rstrip('.')}."
+
+
+class InvalidSpace(TunewireError, ValueError):
+    """A space of configurations is empty, or its parts contradict each other."""
+
+    reason: str
+
+    def __init__(self, *, reason: str) -> None:
+        super().__init__(reason=reason)
+
+    def _sentence(self) -> str:
+        return f"space: {self.reason.rstrip('.')}."
+
+
+class CompileFailed(TunewireError, RuntimeError):
+    """The compiler refused the kernel. `log` is what it said, `options` what it was given."""
+
+    log: str
+    kernel: str | None
+    device: str | None
+    options: tuple[str, ...]
+
+    def __init__(
+        self, *, log: str, kernel: str | None = None, device: str | None = None, options: Sequence[str] = ()
+    ) -> None:
+        super().__init__(log=log, kernel=kernel, device=device, options=tuple(options))
+
+    def _sentence(self) -> str:
+        who = "the kernel" if self.kernel is None else f"kernel {self.kernel!r}"
+        lines = [line.strip() for line in self.log.splitlines() if line.strip()]
+        first = next((line for line in lines if "error" in line.lower()), lines[0] if lines else "no log")
+        return f"{who} does not compile{_on(self.device)}: {first[:300]}"
+
+
+class WrongResult(TunewireError, AssertionError):
+    """The kernel ran, and what it wrote differs from the reference by more than the tolerance.
+
+    `argument` names the output; `mismatched` of `total` elements differ; the worst differences are absolute (in the
+    output's unit) and relative to the reference.
+    """
+
+    argument: str
+    mismatched: int
+    total: int
+    worst_absolute: float
+    worst_relative: float
+    rtol: float
+    atol: float
+    device: str | None
+
+    def __init__(
+        self,
+        *,
+        argument: str,
+        mismatched: int,
+        total: int,
+        worst_absolute: float,
+        worst_relative: float,
+        rtol: float,
+        atol: float,
+        device: str | None = None,
+    ) -> None:
+        super().__init__(
+            argument=argument,
+            mismatched=mismatched,
+            total=total,
+            worst_absolute=worst_absolute,
+            worst_relative=worst_relative,
+            rtol=rtol,
+            atol=atol,
+            device=device,
+        )
+
+    def _sentence(self) -> str:
+        return (
+            f"wrong result in {self.argument}{_on(self.device)}: {self.mismatched} of {self.total} elements differ from "
+            f"the reference (worst: absolute {self.worst_absolute:.3g}, relative {self.worst_relative:.3g}; "
+            f"allowed: atol {self.atol:g}, rtol {self.rtol:g})."
+        )
+
+
+class MissingExtra(TunewireError, ImportError):
+    """Something needs an optional dependency that is not installed."""
+
+    package: str
+    extra: str
+
+    def __init__(self, *, package: str, extra: str) -> None:
+        super().__init__(package=package, extra=extra)
+
+    def _sentence(self) -> str:
+        return f"{self.package} is not installed: pip install 'tunewire[{self.extra}]'."

@@ -1,0 +1,16 @@
+"""Workers, a bounded queue, and the rules that match calls to workers."""
+
+from tunewire.pool.driver import LeasedWorker, Pool
+from tunewire.pool.results import MapOutcomes, MapResults
+from tunewire.pool.statistics import PoolStatistics, WorkerStatistics
+from tunewire.pool.worker import Worker
+
+__all__ = [
+    "LeasedWorker",
+    "MapOutcomes",
+    "MapResults",
+    "Pool",
+    "PoolStatistics",
+    "Worker",
+    "WorkerStatistics",
+]

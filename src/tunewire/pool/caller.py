@@ -1,0 +1,202 @@
+"""`call` and `run`, written once for everything that runs calls, with the types of the callable carried through."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar, TypeVarTuple, overload
+
+from tunewire.workers.limits import Limits
+from tunewire.workers.outcome import Outcome
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class CallOptions:
+    """How one call is to be run."""
+
+    __slots__ = ("limits", "phase", "result_type", "timeout")
+
+    def __init__(self, timeout: float | None, limits: Limits | None, result_type: Any, phase: str) -> None:
+        self.timeout = timeout
+        self.limits = limits
+        self.result_type = result_type
+        self.phase = phase
+
+
+class BaseCaller(ABC):
+    """Runs callables in worker processes."""
+
+    @abstractmethod
+    async def _run(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any] | None,
+        options: CallOptions,
+    ) -> Outcome[Any]: ...
+
+    @overload
+    async def call(
+        self,
+        function: Callable[[*Ts], Awaitable[T]],
+        /,
+        *args: *Ts,
+        timeout: float | None = ...,
+        limits: Limits | None = ...,
+        result_type: Any = ...,
+        phase: str = ...,
+    ) -> T: ...
+
+    @overload
+    async def call(
+        self,
+        function: Callable[[*Ts], T],
+        /,
+        *args: *Ts,
+        timeout: float | None = ...,
+        limits: Limits | None = ...,
+        result_type: Any = ...,
+        phase: str = ...,
+    ) -> T: ...
+
+    @overload
+    async def call(
+        self,
+        function: Callable[..., Awaitable[T]],
+        /,
+        *args: Any,
+        kwargs: Mapping[str, Any] | None = ...,
+        timeout: float | None = ...,
+        limits: Limits | None = ...,
+        result_type: Any = ...,
+        phase: str = ...,
+    ) -> T: ...
+
+    @overload
+    async def call(
+        self,
+        function: Callable[..., T],
+        /,
+        *args: Any,
+        kwargs: Mapping[str, Any] | None = ...,
+        timeout: float | None = ...,
+        limits: Limits | None = ...,
+        result_type: Any = ...,
+        phase: str = ...,
+    ) -> T: ...
+
+    async def call(
+        self,
+        function: Callable[..., Any],
+        /,
+        *args: Any,
+        kwargs: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+        limits: Limits | None = None,
+        result_type: Any = Any,
+        phase: str = "run",
+    ) -> Any:
+        """Run `function(*args, **kwargs)` in a worker process and return what it returns.
+
+        `function` may be anything that pickle or cloudpickle can take along: an importable function, a lambda, a
+        closure, what is defined in `__main__` or in a notebook's cell; if it is a coroutine function, its result is
+        awaited in the worker. `timeout` seconds count from the start of execution and are short for `limits.run`;
+        `limits` replaces the pool's. With results as msgspec the value is checked against, and rebuilt as,
+        `result_type`. `phase` is the stage that the call starts in.
+
+        Cancelling the awaiting task stops the work: the caller has control back at once, the process is ended, and
+        the worker takes no other call until the old work is gone.
+
+        Raises what the callable raised, with the traceback in the child as its cause; RemoteError where that cannot be
+        raised here; CallTimeout, naming the phase; WorkerCrashed; StartError; EncodeError before anything was sent,
+        DecodeError for a result; PoolClosed, PoolSaturated.
+
+        >>> import asyncio
+        >>> from tunewire import Pool
+        >>> async def main():
+        ...     async with Pool(1) as pool:
+        ...         return await pool.call(pow, 2, 10, timeout=5.0)
+        >>> asyncio.run(main())
+        1024
+        """
+        outcome = await self._run(function, args, kwargs, CallOptions(timeout, limits, result_type, phase))
+        return outcome.unwrap()
+
+    @overload
+    async def run(
+        self,
+        function: Callable[[*Ts], Awaitable[T]],
+        /,
+        *args: *Ts,
+        timeout: float | None = ...,
+        limits: Limits | None = ...,
+        result_type: Any = ...,
+        phase: str = ...,
+    ) -> Outcome[T]: ...
+
+    @overload
+    async def run(
+        self,
+        function: Callable[[*Ts], T],
+        /,
+        *args: *Ts,
+        timeout: float | None = ...,
+        limits: Limits | None = ...,
+        result_type: Any = ...,
+        phase: str = ...,
+    ) -> Outcome[T]: ...
+
+    @overload
+    async def run(
+        self,
+        function: Callable[..., Awaitable[T]],
+        /,
+        *args: Any,
+        kwargs: Mapping[str, Any] | None = ...,
+        timeout: float | None = ...,
+        limits: Limits | None = ...,
+        result_type: Any = ...,
+        phase: str = ...,
+    ) -> Outcome[T]: ...
+
+    @overload
+    async def run(
+        self,
+        function: Callable[..., T],
+        /,
+        *args: Any,
+        kwargs: Mapping[str, Any] | None = ...,
+        timeout: float | None = ...,
+        limits: Limits | None = ...,
+        result_type: Any = ...,
+        phase: str = ...,
+    ) -> Outcome[T]: ...
+
+    async def run(
+        self,
+        function: Callable[..., Any],
+        /,
+        *args: Any,
+        kwargs: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+        limits: Limits | None = None,
+        result_type: Any = Any,
+        phase: str = "run",
+    ) -> Outcome[Any]:
+        """Like `call`, with what became of the call as a value: never raises for what the call did.
+
+        What the caller did wrong is still raised (EncodeError, PoolSaturated, PoolClosed at submission), and
+        cancelling is as for `call`.
+
+        >>> import asyncio, os
+        >>> from tunewire import Pool
+        >>> async def main():
+        ...     async with Pool(1) as pool:
+        ...         outcome = await pool.run(os._exit, 3)
+        ...         return outcome.kind.value, outcome.error.exit_code
+        >>> asyncio.run(main())
+        ('crash', 3)
+        """
+        return await self._run(function, args, kwargs, CallOptions(timeout, limits, result_type, phase))

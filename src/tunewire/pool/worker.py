@@ -1,0 +1,97 @@
+"""A lone worker: a pool of one, that says which process serves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from tunewire.pool.caller import BaseCaller, CallOptions
+from tunewire.pool.driver import Pool
+from tunewire.wire.frames import DEFAULT_MAX_FRAME_BYTES
+from tunewire.workers.limits import Limits
+from tunewire.workers.outcome import Outcome
+
+
+class Worker(BaseCaller):
+    """One supervised process at a time; when it is lost, the next call starts another.
+
+    The options are the pool's; with `device` its processes see that device only. Calls run one after the other, in
+    the order in which they were made.
+
+    >>> import asyncio, os
+    >>> async def main():
+    ...     async with Worker() as worker:
+    ...         return await worker.call(os.getpid) == worker.pid
+    >>> asyncio.run(main())
+    True
+    """
+
+    def __init__(
+        self,
+        *,
+        device: str | None = None,
+        initializer: Callable[..., object] | None = None,
+        initargs: Sequence[Any] = (),
+        env: Mapping[str, str | None] | None = None,
+        results: Literal["pickle", "msgspec"] = "pickle",
+        limits: Limits | None = None,
+        max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES,
+    ) -> None:
+        self._pool = Pool(
+            1 if device is None else None,
+            devices=None if device is None else [device],
+            initializer=initializer,
+            initargs=initargs,
+            env=env,
+            results=results,
+            limits=limits,
+            max_frame_bytes=max_frame_bytes,
+        )
+
+    async def open(self) -> Self:
+        """Make it ready; the same as entering its block."""
+        await self._pool.open()
+        return self
+
+    async def aclose(self) -> None:
+        """Kill what runs; see `Pool.aclose`."""
+        await self._pool.aclose()
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def _run(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any] | None,
+        options: CallOptions,
+    ) -> Outcome[Any]:
+        return await self._pool._run(function, args, kwargs, options)
+
+    @property
+    def pid(self) -> int | None:
+        """The process that serves now; None while there is none."""
+        workers = self._pool.statistics().workers
+        return workers[0].pid if workers else None
+
+    def is_alive(self) -> bool:
+        """Whether there is a process."""
+        return self.pid is not None
+
+    async def kill(self) -> None:
+        """End the process now, with all its descendants; a call that runs is lost with WorkerCrashed. Returns when they
+        are gone. The worker lives on: its next call starts a process."""
+        await self._pool._end_processes()
+
+    async def join(self, timeout: float | None = None) -> None:
+        """Wait until there is no process; TimeoutError after `timeout` seconds."""
+        async with asyncio.timeout(timeout):
+            await self._pool._until_empty()

@@ -1,0 +1,46 @@
+"""The first thing that a child does: make its protocol pipes its own.
+
+The parent starts a child with fd 0 and fd 1 as the protocol's two pipes, fd 2 as captured output, and one more
+descriptor for captured stdout. Whatever user code does with the standard descriptors afterwards (print, a C
+library's write to fd 1, closing fd 0, reading stdin) must not reach the protocol. So the child takes private,
+close-on-exec copies and points fd 0 at null and fd 1 at the capture before it imports anything of a user's.
+
+What ran earlier, in the interpreter's start (a `.pth` file, sitecustomize), may already have printed into the
+protocol pipe. Therefore the child's first bytes are a cookie that the parent made up for this process; what came
+before it was output.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+#: `cookie:capture:parent`: 32 hex digits, the descriptor for captured stdout, the parent's pid.
+VARIABLE = "TUNEWIRE_CHANNEL"
+
+
+class Claim(NamedTuple):
+    """The private descriptors of a child, and what it must say first."""
+
+    read_fd: int
+    write_fd: int
+    cookie: bytes
+    parent_pid: int
+
+
+def claim() -> Claim:
+    """Take the protocol's descriptors; RuntimeError in a process that was not started as a child."""
+    text = os.environ.pop(VARIABLE, None)
+    if text is None:
+        raise RuntimeError(
+            "this program speaks to its parent and is not run by hand: start it with tunewire.ParentEndpoint.spawn"
+        )
+    cookie, capture, parent_pid = text.split(":")
+    capture_fd = int(capture)
+    mine = Claim(os.dup(0), os.dup(1), bytes.fromhex(cookie), int(parent_pid))
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(capture_fd, 1)
+    os.close(null)
+    os.close(capture_fd)
+    return mine

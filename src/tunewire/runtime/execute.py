@@ -1,0 +1,93 @@
+"""One call: take its request apart, run it, put its outcome together. Whatever the callable does short of ending the
+process, the reply is one frame."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Coroutine
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any
+
+from tunewire.errors import DecodeError, EncodeError
+from tunewire.runtime import context
+from tunewire.wire.codecs import Codec, decode_pickle, encode
+from tunewire.wire.exceptions import capture, traceback_below
+from tunewire.wire.frames import Buffer, Frame
+from tunewire.wire.messages import Call, Failure, Result, pack_message
+
+if TYPE_CHECKING:
+    import asyncio
+
+#: Frames of ours between a callable and the `except` below: `_invoke`.
+_OWN_FRAMES = 1
+
+
+class Executor:
+    """Runs calls on this thread, one after the other; keeps one event loop for the asynchronous ones."""
+
+    def __init__(self, max_frame_bytes: int) -> None:
+        self._max_frame_bytes = max_frame_bytes
+        self._runner: asyncio.Runner | None = None
+
+    def execute(self, frame: Frame, call: Call, announce: Callable[[str], None]) -> list[Buffer]:
+        """The reply to `call` as parts of a frame."""
+        context.begin(call.phase, announce)
+        try:
+            value = self._invoke(*_read_request(frame, call.name))
+            reply = self._result(frame.call_id, value, Codec(call.results))
+        except BaseException as error:  # noqa: BLE001 — SystemExit and KeyboardInterrupt are the call's, too
+            reply = _failure(frame.call_id, error, Codec(call.results))
+        finally:
+            context.end()
+        flush_output()
+        return reply
+
+    def _invoke(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        value = function(*args, **kwargs)
+        if isinstance(value, CoroutineType):
+            return self._run_coroutine(value)
+        return value
+
+    def _result(self, call_id: int, value: object, codec: Codec) -> list[Buffer]:
+        if codec is Codec.NONE:  # nobody wants it
+            return pack_message(Result(), call_id=call_id)[0]
+        used, buffers = encode(value, codec, what="result")
+        parts, size = pack_message(Result(), call_id=call_id, codec=used, buffers=tuple(buffers))
+        if size > self._max_frame_bytes:
+            reason = f"it is {size} bytes long, and the limit is {self._max_frame_bytes}"
+            raise EncodeError(what="result", reason=reason)
+        return parts
+
+    def _run_coroutine(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        if self._runner is None:
+            import asyncio
+
+            self._runner = asyncio.Runner()
+        return self._runner.run(coroutine)
+
+
+def _read_request(frame: Frame, name: str) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+    function_buffer, *argument_buffers = frame.buffers
+    function = decode_pickle([function_buffer], what=f"callable {name}")
+    args, kwargs = decode_pickle(argument_buffers, what=f"arguments of {name}")
+    return function, args, kwargs
+
+
+def _failure(call_id: int, error: BaseException, codec: Codec) -> list[Buffer]:
+    ours = isinstance(error, (DecodeError, EncodeError))
+    traceback = None if ours else traceback_below(error, _OWN_FRAMES + 1)
+    data = capture(error, with_pickle=codec is not Codec.MSGSPEC, traceback=traceback)
+    return pack_message(Failure(data), call_id=call_id)[0]
+
+
+def flush_output() -> None:
+    """What the call printed is in its pipe before its outcome is on the wire.
+
+    A callable may have closed or replaced the streams; that is its own affair, and no reason to lose its result.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except (OSError, ValueError, AttributeError):
+            continue

@@ -1,0 +1,186 @@
+"""The guard: the upper half of a worker process, which sees to it that nothing of the lower half stays behind.
+
+The runtime forks in its first lines, while the process is an interpreter and nothing more. The child goes on to be
+the worker; the parent of the two becomes the guard and keeps four promises:
+
+1. When the worker ends, in whatever way, every descendant of it is killed and reaped, and then the guard ends in the
+   same way (same exit code, same signal). So whoever waits for the guard learns the worker's end, and knows that its
+   tree is gone.
+2. When the process that started us ends, SIGKILL included, the same happens.
+3. On SIGTERM the same happens.
+4. Until then it sleeps: two pidfds in one poll, and SIGCHLD.
+
+How nothing escapes: the guard is a child subreaper, so a descendant whose parent ends becomes the guard's own child,
+whether it called setsid, forked twice or emptied its environment. Killing "all children, and theirs" until waitpid
+says that there are none left therefore ends only when the tree is gone. A process group cannot promise that (setsid
+leaves it), nor a pipe's end of file (any fork holds it open), nor a parent-death signal (it follows the spawning
+*thread*, and a fork loses it).
+
+Races. The parent may end before its pidfd is open: the pid it told us is compared with getppid() after opening. An
+orphan is reaped by the guard alone: exit codes that the worker waits for itself stay the worker's. A fork in the
+moment of the kill is caught by the next round, since its new process is a child of a child, or already ours.
+
+What it refuses to know: the protocol, Python code of users, timeouts. A process in an uninterruptible system call
+cannot be killed; the guard then waits, and it is the parent's business to stop waiting.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import NoReturn
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+#: Between two rounds of killing. A killed process is reapable within a fraction of this.
+_ROUND_MS = 1
+
+
+def become_guarded(parent_pid: int) -> None:
+    """Fork: return in the worker; stay in the guard until the worker is gone, then end as it did."""
+    if os.getppid() != parent_pid:
+        os._exit(1)  # the parent ended while the interpreter started; there is nobody to work for
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    parent_pidfd = os.pidfd_open(parent_pid)
+    if os.getppid() != parent_pid:
+        os._exit(1)
+    # SIGTERM must not slip in between fork and handler; the worker gets its own mask back.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGCHLD})
+    guard_pid = os.getpid()
+    worker_pid = os.fork()
+    if worker_pid == 0:
+        os.close(parent_pidfd)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        _die_with(guard_pid)
+        return
+    try:
+        _stand(parent_pidfd, worker_pid)
+    finally:
+        os._exit(1)
+
+
+def _prctl(option: int, value: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, value, 0, 0, 0) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, f"prctl({option}) failed: {os.strerror(error)}")
+
+
+def _die_with(guard_pid: int) -> None:
+    """The worker's: a guard that is killed itself takes its worker along. The signal follows the forking thread, and
+    the guard has only one."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != guard_pid:
+        os._exit(1)
+
+
+def _stand(parent_pidfd: int, worker_pid: int) -> NoReturn:
+    alarm, bell = os.pipe()
+    os.set_blocking(bell, False)
+    _close_all_but({parent_pidfd, alarm, bell})
+    terminated = False
+
+    def on_sigterm(_number: int, _frame: object) -> None:
+        nonlocal terminated
+        terminated = True
+
+    signal.signal(signal.SIGTERM, on_sigterm)
+    signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+    signal.set_wakeup_fd(bell, warn_on_full_buffer=False)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGCHLD})
+
+    poll = select.poll()
+    poll.register(parent_pidfd, select.POLLIN)
+    poll.register(alarm, select.POLLIN)
+    status: int | None = None
+    while status is None and not terminated:
+        woken = [fd for fd, _ in poll.poll()]
+        if alarm in woken:
+            os.read(alarm, 4096)
+        status = _reap(worker_pid)
+        if parent_pidfd in woken:
+            break
+    _end_like(_kill_descendants(worker_pid, status))
+
+
+def _close_all_but(kept: set[int]) -> None:
+    """The worker's pipes must have one holder each, or nobody would see them close."""
+    for name in os.listdir("/proc/self/fd"):
+        fd = int(name)
+        if fd not in kept:
+            with suppress(OSError):  # the listing's own descriptor
+                os.close(fd)
+
+
+def _reap(worker_pid: int) -> int | None:
+    """Reap whatever has ended; the worker's wait status if it was among it."""
+    found: int | None = None
+    with suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                break
+            if pid == worker_pid:
+                found = status
+    return found
+
+
+def _children(pid: int) -> Iterator[int]:
+    with suppress(OSError):  # the process has ended meanwhile
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/children", "rb") as file:
+                yield from map(int, file.read().split())
+
+
+def _children_by_scan(pid: int) -> Iterator[int]:
+    """The same, where the kernel was built without CONFIG_PROC_CHILDREN: every process's parent is asked."""
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
+                # The command, in parentheses, may itself hold parentheses and spaces.
+                if int(file.read().rpartition(b")")[2].split()[1]) == pid:
+                    yield int(name)
+
+
+def _descendants(pid: int) -> list[int]:
+    known = os.path.exists(f"/proc/{pid}/task/{pid}/children")  # noqa: PTH110 — pathlib costs this process 1 MB
+    children = _children if known else _children_by_scan
+    found = list(children(pid))
+    for child in found:
+        found.extend(children(child))
+    return found
+
+
+def _kill_descendants(worker_pid: int, status: int | None) -> int:
+    pause = select.poll()
+    me = os.getpid()
+    while True:
+        for pid in _descendants(me):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        try:
+            while True:
+                pid, ended = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    break
+                if pid == worker_pid:
+                    status = ended
+        except ChildProcessError:
+            return signal.SIGKILL if status is None else status
+        pause.poll(_ROUND_MS)
+
+
+def _end_like(status: int) -> NoReturn:
+    if os.WIFSIGNALED(status):
+        import resource
+
+        number = os.WTERMSIG(status)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the worker's core, if any, has been written
+        if number not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    os._exit(os.waitstatus_to_exitcode(status) & 0xFF)

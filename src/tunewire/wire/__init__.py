@@ -1,0 +1,1 @@
+"""The wire: frames, messages and codecs, without any input or output. docs/wire.md shows it byte by byte."""

@@ -1,0 +1,129 @@
+"""How a user's value becomes buffers, and comes back.
+
+Three codecs: msgspec (msgpack of plain data and Structs: the only one that is safe to read from a child that is
+not trusted), pickle protocol 5, and cloudpickle, which writes functions and classes that cannot be imported
+elsewhere by value. Reading the last two is the same `pickle.loads`; a child never imports cloudpickle until a
+pickle asks for it.
+
+When is cloudpickle needed? Plain pickle is some ten times faster, so it is tried first. It fails by itself on
+lambdas and local functions. It does *not* fail on what lives in `__main__` (a script, a notebook's cells), and the
+child's `__main__` is another module; but every such reference puts the word `__main__` into the stream, so one
+substring search finds them all, and a false find costs only time. The third case is a module that the user
+registered with `cloudpickle.register_pickle_by_value`.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from typing import Any, TypeVar
+
+import msgspec
+
+from tunewire.errors import DecodeError, EncodeError
+from tunewire.wire.frames import Buffer
+from tunewire.wire.unpicklable import locate
+
+T = TypeVar("T")
+
+
+class Codec(IntEnum):
+    """The number of a codec in a frame's header.
+
+    >>> Codec.named("msgspec").name
+    'MSGSPEC'
+    """
+
+    NONE = 0
+    MSGSPEC = 1
+    PICKLE = 2
+    CLOUDPICKLE = 3
+
+    @classmethod
+    def named(cls, name: str) -> Codec:
+        """The codec that a public option names: "msgspec" or "pickle"; ValueError for anything else."""
+        if name == "msgspec":
+            return cls.MSGSPEC
+        if name == "pickle":
+            return cls.PICKLE
+        raise ValueError(f"a codec is 'msgspec' or 'pickle', not {name!r}")
+
+
+def _pickled_by_value_on_request() -> bool:
+    module = sys.modules.get("cloudpickle.cloudpickle")
+    return module is not None and bool(module.list_registry_pickle_by_value())
+
+
+def _dump(dumps: Callable[..., bytes], value: object) -> list[Buffer]:
+    outside: list[pickle.PickleBuffer] = []
+    body = dumps(value, protocol=5, buffer_callback=outside.append)
+    return [body, *(buffer.raw() for buffer in outside)]
+
+
+def _dump_by_value(value: object, what: str) -> list[Buffer]:
+    import cloudpickle
+
+    try:
+        return _dump(cloudpickle.dumps, value)
+    except Exception as error:  # noqa: BLE001 — __reduce__ of any object in the value may raise anything
+        path = locate(value, cloudpickle.dumps)
+        raise EncodeError(what=what, path=path, reason=f"{type(error).__name__}: {error}") from error
+
+
+def encode_pickle(value: object, *, what: str) -> tuple[Codec, list[Buffer]]:
+    """`value` as pickle buffers: the pickle itself, then the buffers that it refers to, uncopied.
+
+    Raises EncodeError, which names the part of `value` that cannot be pickled.
+    """
+    if not _pickled_by_value_on_request():
+        try:
+            buffers = _dump(pickle.dumps, value)
+        except Exception:  # noqa: BLE001 — cloudpickle decides, and reports, whether it is an error
+            return Codec.CLOUDPICKLE, _dump_by_value(value, what)
+        if b"__main__" not in bytes(buffers[0]):
+            return Codec.PICKLE, buffers
+    return Codec.CLOUDPICKLE, _dump_by_value(value, what)
+
+
+def encode_msgspec(value: object, *, what: str) -> tuple[Codec, list[Buffer]]:
+    """`value` as one msgpack buffer; EncodeError if it is not made of msgspec's types."""
+    try:
+        return Codec.MSGSPEC, [msgspec.msgpack.encode(value)]
+    except Exception as error:  # noqa: BLE001 — a Struct's property or hook may raise anything
+        path = locate(value, msgspec.msgpack.encode)
+        raise EncodeError(what=what, path=path, reason=str(error)) from error
+
+
+def encode(value: object, codec: Codec, *, what: str) -> tuple[Codec, list[Buffer]]:
+    """`value` in the family of `codec`: the codec used in the end, and its buffers."""
+    if codec is Codec.MSGSPEC:
+        return encode_msgspec(value, what=what)
+    return encode_pickle(value, what=what)
+
+
+def decode_pickle(buffers: Sequence[Buffer], *, what: str) -> Any:
+    """The value of pickle buffers. Runs whatever the pickle says: for trusted peers only.
+
+    Raises DecodeError, with the foreign error as its cause.
+    """
+    if not buffers:
+        raise DecodeError(what=what, reason="no pickle came with it")
+    try:
+        return pickle.loads(buffers[0], buffers=buffers[1:])
+    except Exception as error:  # noqa: BLE001 — a constructor in the pickle may raise anything
+        raise DecodeError(what=what, reason=f"{type(error).__name__}: {error}") from error
+
+
+def decode_msgspec(buffers: Sequence[Buffer], *, what: str, type: type[T] | Any = Any) -> Any:
+    """The value of a msgpack buffer, checked against `type`. Safe for bytes from anyone."""
+    if len(buffers) != 1:
+        raise DecodeError(what=what, reason=f"one buffer expected, {len(buffers)} came")
+    try:
+        return msgspec.msgpack.decode(buffers[0], type=type)
+    except msgspec.ValidationError as error:
+        reason, _, path = str(error).partition(" - at ")
+        raise DecodeError(what=what, path=path.strip("`"), reason=reason) from error
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
+        raise DecodeError(what=what, reason=str(error)) from error
