@@ -36,9 +36,17 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 
-def _rebuild(cls: type[TunewireError], state: dict[str, Any]) -> TunewireError:
+def _rebuild(
+    cls: type[TunewireError],
+    args: tuple[Any, ...],
+    data: dict[str, Any],
+    chain: tuple[BaseException | None, bool],
+) -> TunewireError:
     error = cls.__new__(cls)
-    error.__setstate__(state)
+    error.args = args
+    error.__dict__.update(data)
+    # In this order: setting the cause, even to None, hides the context that an error is raised in.
+    error.__cause__, error.__suppress_context__ = chain
     return error
 
 
@@ -70,14 +78,8 @@ class TunewireError(Exception):
     # BaseException.__reduce__ would call the constructor with the sentence as a positional argument, and drops
     # the cause: a process in the middle (a cluster, a test runner) would then lose what happened.
     def __reduce__(self) -> tuple[Any, ...]:
-        state = {**self.__dict__, "args": self.args, "__cause__": self.__cause__}
-        return _rebuild, (type(self), state)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        state = dict(state)
-        self.args = state.pop("args")
-        self.__cause__ = state.pop("__cause__")
-        self.__dict__.update(state)
+        chain = (self.__cause__, self.__suppress_context__)
+        return _rebuild, (type(self), self.args, dict(self.__dict__), chain)
 
 
 def _on(device: str | None) -> str:
@@ -480,8 +482,8 @@ class WrongResult(TunewireError, AssertionError):
 
     def _sentence(self) -> str:
         return (
-            f"wrong result in {self.argument}{_on(self.device)}: {self.mismatched} of {self.total} elements differ from "
-            f"the reference (worst: absolute {self.worst_absolute:.3g}, relative {self.worst_relative:.3g}; "
+            f"wrong result in {self.argument}{_on(self.device)}: {self.mismatched} of {self.total} elements differ "
+            f"from the reference (worst: absolute {self.worst_absolute:.3g}, relative {self.worst_relative:.3g}; "
             f"allowed: atol {self.atol:g}, rtol {self.rtol:g})."
         )
 

@@ -55,7 +55,7 @@ class _WriteSide(asyncio.BaseProtocol):
     def resume_writing(self) -> None:
         self._writable.set()
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, _exc: Exception | None) -> None:
         self._writable.set()
         if not self.closed.done():
             self.closed.set_result(None)

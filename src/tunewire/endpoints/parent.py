@@ -14,7 +14,7 @@ import msgspec
 from tunewire.endpoints.connection import Connection
 from tunewire.endpoints.process import ChildProcess
 from tunewire.endpoints.values import receive_value, send_value
-from tunewire.errors import EndpointClosed, TruncatedFrame
+from tunewire.errors import EndpointClosed, TruncatedFrame, WireError
 from tunewire.wire.codecs import Codec
 from tunewire.wire.frames import DEFAULT_MAX_FRAME_BYTES
 
@@ -145,8 +145,8 @@ class ParentEndpoint:
         """The next value that the child sent; None only if it sent None.
 
         Raises EndpointClosed when the child has ended or closed its side between messages, TruncatedFrame when it died
-        inside one, WireError when it sent something that is no message, DecodeError when the value cannot be rebuilt
-        here (the connection goes on).
+        inside one, WireError when it sent something that is no message (the child is killed), DecodeError when the
+        value cannot be rebuilt here (the connection goes on).
         """
         try:
             return await receive_value(self._process.connection, self._codec)
@@ -154,6 +154,9 @@ class ParentEndpoint:
             raise await self._closed() from None
         except TruncatedFrame as error:
             raise TruncatedFrame(received=error.received, expected=error.expected, pid=self.pid) from None
+        except WireError:
+            self._process.kill()
+            raise
 
     async def _closed(self) -> EndpointClosed:
         exit_code = await self._process.exit_code_soon(_CLOSE_GRACE)

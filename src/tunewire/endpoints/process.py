@@ -188,7 +188,7 @@ class ChildProcess:
         except EndpointClosed:
             raise await self._no_hello("it ended before it said hello") from None
         except WireError as error:
-            raise await self._no_hello(f"it is no child of this version: {error}") from error
+            raise self.start_error(f"it is no child of this version: {error}") from error
         welcome = Welcome(tunewire=__version__, max_frame_bytes=max_frame_bytes, sys_path=sys_path)
         self.connection.write(*pack_message(welcome))
         return hello

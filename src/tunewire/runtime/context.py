@@ -59,11 +59,11 @@ def current_call() -> CurrentCall:
 
 def begin(phase: str, announce: Callable[[str], None]) -> None:
     """The runtime's: a call begins."""
-    global _current  # noqa: PLW0603 — one call at a time is what a worker process is
+    global _current  # one call at a time is what a worker process is
     _current = CurrentCall(phase, announce)
 
 
 def end() -> None:
     """The runtime's: the call has ended; what it left running finds no call."""
-    global _current  # noqa: PLW0603
+    global _current
     _current = _outside

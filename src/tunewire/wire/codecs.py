@@ -67,7 +67,7 @@ def _dump_by_value(value: object, what: str) -> list[Buffer]:
 
     try:
         return _dump(cloudpickle.dumps, value)
-    except Exception as error:  # noqa: BLE001 — __reduce__ of any object in the value may raise anything
+    except Exception as error:  # __reduce__ of any object in the value may raise anything
         path = locate(value, cloudpickle.dumps)
         raise EncodeError(what=what, path=path, reason=f"{type(error).__name__}: {error}") from error
 
@@ -91,7 +91,7 @@ def encode_msgspec(value: object, *, what: str) -> tuple[Codec, list[Buffer]]:
     """`value` as one msgpack buffer; EncodeError if it is not made of msgspec's types."""
     try:
         return Codec.MSGSPEC, [msgspec.msgpack.encode(value)]
-    except Exception as error:  # noqa: BLE001 — a Struct's property or hook may raise anything
+    except Exception as error:  # a Struct's property or hook may raise anything
         path = locate(value, msgspec.msgpack.encode)
         raise EncodeError(what=what, path=path, reason=str(error)) from error
 
@@ -112,7 +112,7 @@ def decode_pickle(buffers: Sequence[Buffer], *, what: str) -> Any:
         raise DecodeError(what=what, reason="no pickle came with it")
     try:
         return pickle.loads(buffers[0], buffers=buffers[1:])
-    except Exception as error:  # noqa: BLE001 — a constructor in the pickle may raise anything
+    except Exception as error:  # a constructor in the pickle may raise anything
         raise DecodeError(what=what, reason=f"{type(error).__name__}: {error}") from error
 
 

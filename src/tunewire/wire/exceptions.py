@@ -180,7 +180,9 @@ def _from_constructor(data: ExceptionData) -> Exception | None:
     module, _, name = data.type_name.rpartition(".")
     if module == "tunewire.errors":
         cls = getattr(errors, name, None)
-        if not (isinstance(cls, type) and issubclass(cls, TunewireError)) or data.data is None:
+        if not (isinstance(cls, type) and issubclass(cls, TunewireError)) or cls is TunewireError:
+            return None
+        if data.data is None:
             return None
         with contextlib.suppress(TypeError, ValueError, AttributeError):
             return cls(**data.data)
