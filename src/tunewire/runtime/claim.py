@@ -12,7 +12,9 @@ before it was output.
 
 from __future__ import annotations
 
+import io
 import os
+import sys
 from typing import NamedTuple
 
 #: `cookie:capture:parent`: 32 hex digits, the descriptor for captured stdout, the parent's pid.
@@ -43,4 +45,8 @@ def claim() -> Claim:
     os.dup2(capture_fd, 1)
     os.close(null)
     os.close(capture_fd)
+    # A crash loses what is buffered, and a pipe is buffered by default; a line that was printed has been printed.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True)
     return mine

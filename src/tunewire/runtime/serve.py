@@ -45,7 +45,3 @@ def _settle_in(channel: Channel, welcome: Welcome) -> None:
     channel.max_frame_bytes = welcome.max_frame_bytes
     if welcome.sys_path is not None:
         sys.path[:] = welcome.sys_path
-    # A crash loses what is buffered; a line that was printed has been printed.
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(line_buffering=True)
