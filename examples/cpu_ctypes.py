@@ -28,7 +28,7 @@ double sum(const double *x, size_t n) {
 """
 
 
-def python_sum(x: Any, n: Any) -> float:
+def python_sum(x: Any, _n: Any) -> float:
     return float(sum(x))
 
 

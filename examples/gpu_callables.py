@@ -29,7 +29,7 @@ extern "C" __global__ void axpy(float *out, const float *x, const float *y, floa
 """
 
 
-def reference(out: Any, x: Any, y: Any, a: Any, n: Any) -> Any:
+def reference(_out: Any, x: Any, y: Any, a: Any, _n: Any) -> Any:
     return a * x + y
 
 

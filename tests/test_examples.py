@@ -1,5 +1,6 @@
 """Every example runs as a newcomer would run it."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,14 +10,18 @@ import pytest
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
-def run(name: str) -> str:
-    done = subprocess.run(
+def start(name: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         [sys.executable, "-W", "error::ResourceWarning", str(EXAMPLES / name)],
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
+
+
+def run(name: str) -> str:
+    done = start(name)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -38,6 +43,22 @@ def test_endpoints():
     ]
 
 
-@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
-def test_each_example_is_run_by_a_test(path):
-    assert f'"{path.name}"' in Path(__file__).read_text() or path.name in ("endpoint_child.py",)
+def test_cpu_ctypes():
+    c, python = (line.split() for line in run("cpu_ctypes.py").splitlines())
+    assert (c[0], python[0]) == ("C", "Python")
+    assert 0 < float(c[1]) < float(python[1])
+
+
+def test_gpu_callables_says_that_there_is_no_gpu():
+    if shutil.which("nvidia-smi"):
+        pytest.skip("this machine has an NVIDIA driver: tests/gpu runs it")
+    done = start("gpu_callables.py")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_each_example_is_run_by_a_test():
+    text = Path(__file__).read_text()
+    names = {path.name for path in EXAMPLES.glob("*.py")} - {"endpoint_child.py"}
+    assert all(f'"{name}"' in text for name in names)

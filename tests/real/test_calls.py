@@ -169,6 +169,7 @@ CRASHES = {
 @pytest.mark.parametrize("name", CRASHES)
 async def test_a_crash_names_the_signal_and_costs_its_own_call(name):
     def crash():
+        print("last words", file=sys.stderr)
         CRASHES[name]()
 
     async with Worker() as worker:
@@ -304,9 +305,10 @@ async def test_a_cancelled_call_that_waits_never_begins(tmp_path):
 
 async def test_what_a_call_prints_is_on_its_outcome_and_nowhere_else(capfd):
     def chatter(text):
+        print(text)
         os.write(1, b"raw ")
+        print("err", file=sys.stderr)
         os.write(2, b"raw err")
-        return input
 
     async with Pool(2) as pool:
         outcomes = await asyncio.gather(*(pool.run(chatter, f"text {i}") for i in range(10)))

@@ -41,7 +41,7 @@ def grow_a_tree(path):
         os.setsid()
         daemon = os.fork()
         if daemon:
-            path.write_text(str(daemon))
+            write_whole(path, str(daemon))
             os._exit(0)
         os.execve("/bin/sleep", ["sleep", "1000"], {})
     os.wait3(0)
@@ -50,8 +50,14 @@ def grow_a_tree(path):
     return [os.getpid(), child.pid, session.pid, int(path.read_text())]
 
 
+def write_whole(path, text):
+    """Whoever sees the file sees all of it."""
+    path.with_suffix(".part").write_text(text)
+    path.with_suffix(".part").rename(path)
+
+
 def grow_and(path, pids_path, then):
-    pids_path.write_text(" ".join(map(str, grow_a_tree(path))))
+    write_whole(pids_path, " ".join(map(str, grow_a_tree(path))))
     then()
 
 
@@ -63,10 +69,11 @@ async def test_no_descendant_is_left(tmp_path, ending):
     async with Pool(1) as pool:
         call = asyncio.create_task(
             pool.run(
-                grow_and, tmp_path / "daemon", pids_path, then, timeout=1.0 if ending == "timeout" else None
+                grow_and, tmp_path / "daemon", pids_path, then, timeout=2.0 if ending == "timeout" else None
             )
         )
-        while not (pids_path.exists() and len(pids_path.read_text().split()) == 4):
+        while not pids_path.exists():
+            assert not call.done(), call.result()
             await asyncio.sleep(0.005)
         if ending == "cancel":
             call.cancel()

@@ -57,7 +57,7 @@ def test_a_module_registered_by_value_goes_by_value():
 
 def test_an_array_travels_out_of_band():
     array = np.arange(100_000.0)
-    codec, buffers = encode_pickle({"array": array}, what="value")
+    _codec, buffers = encode_pickle({"array": array}, what="value")
     assert len(buffers) == 2
     assert len(buffers[0]) < 1000
     assert np.shares_memory(np.frombuffer(buffers[1]), array)

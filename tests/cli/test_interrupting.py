@@ -1,0 +1,119 @@
+"""Ctrl-C and SIGTERM, sent to a real process that is in the middle of its work."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tunewire.tune import TuningResult
+
+COMMAND = [sys.executable, "-m", "tunewire.cli"]
+PATIENCE_S = 60
+
+# The second configuration does not end: without a signal, the run lasts for its whole limit of ten minutes.
+FILE = """
+from tunewire.bench import Array, RawKernel
+from tunewire.tune import Space, Tunable
+
+SOURCE = '''
+kernel void wait(volatile global float *y) {
+    while (ENDLESS && y[0] != 1e30f) ;
+    y[get_global_id(0)] = 1.0f;
+}
+'''
+KERNEL = RawKernel(SOURCE, "wait", args=[Array(64, output=True)], block=64)
+waiting = Tunable(KERNEL, Space({"ENDLESS": [0, 1]}), timeout=600.0)
+"""
+
+
+def to_the_process(process: subprocess.Popen[str], which: signal.Signals) -> None:
+    process.send_signal(which)
+
+
+def to_its_group(process: subprocess.Popen[str], which: signal.Signals) -> None:
+    """As a terminal does it."""
+    os.killpg(process.pid, which)
+
+
+@pytest.mark.parametrize(
+    ("which", "send", "code"),
+    [
+        (signal.SIGINT, to_the_process, 130),
+        (signal.SIGINT, to_its_group, 130),
+        (signal.SIGTERM, to_the_process, 143),
+    ],
+)
+@pytest.mark.parametrize("as_json", [False, True])
+def test_it_ends_says_what_was_done_keeps_the_results_and_leaves_no_process(
+    tmp_path: Path,
+    which: signal.Signals,
+    send: Callable[[subprocess.Popen[str], signal.Signals], None],
+    code: int,
+    as_json: bool,
+) -> None:
+    (tmp_path / "waiting.py").write_text(FILE)
+    output = tmp_path / "out.json"
+    with subprocess.Popen(
+        [*COMMAND, "tune", str(tmp_path / "waiting.py"), "--output", str(output), *["--json"] * as_json],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stderr is not None
+        while "1/2" not in process.stderr.readline():
+            assert process.poll() is None
+        descendants = psutil.Process(process.pid).children(recursive=True)
+        assert descendants
+        send(process, which)
+        stdout, stderr = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == code
+    assert psutil.wait_procs(descendants, timeout=PATIENCE_S)[1] == []
+    told = stderr.splitlines()
+    assert told[1:] == [f"result saved to {output}"]
+    assert which.name in told[0]
+    assert "after 1 of 2 configurations, 1 of them measured" in told[0]
+    result = TuningResult.load(output)
+    assert not result.complete
+    assert [trial.ok for trial in result.trials] == [True]
+    if as_json:
+        assert json.loads(stdout) == json.loads(output.read_text())
+    else:
+        assert "1 of 1 configurations measured" in stdout
+
+
+def test_a_bench_that_is_interrupted_says_so(tmp_path: Path) -> None:
+    (tmp_path / "waiting.py").write_text(FILE)
+    command = [*COMMAND, "bench", str(tmp_path / "waiting.py"), "--set", "ENDLESS=1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        # Its worker's process burns a core once the kernel runs.
+        while not any(child.cpu_times().user > 1.0 for child in _descendants(process.pid)):
+            assert process.poll() is None
+        descendants = _descendants(process.pid)
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130
+    assert stdout == ""
+    assert len(stderr.splitlines()) == 1
+    assert psutil.wait_procs(descendants, timeout=PATIENCE_S)[1] == []
+
+
+def _descendants(pid: int) -> list[psutil.Process]:
+    return psutil.Process(pid).children(recursive=True)
+
+
+def test_a_file_that_is_interrupted_while_it_loads_is_exit_code_130(tmp_path: Path) -> None:
+    text = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(600)\n"
+    (tmp_path / "slow.py").write_text(text)
+    command = [*COMMAND, "tune", str(tmp_path / "slow.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == 130
+    assert done.stderr == "tunewire: interrupted\n"
