@@ -20,6 +20,14 @@ from typing import TYPE_CHECKING, Any
 from tunewire.version import __version__
 
 if TYPE_CHECKING:
+    from tunewire.bench import Array as Array
+    from tunewire.bench import CFunction as CFunction
+    from tunewire.bench import Measurement as Measurement
+    from tunewire.bench import RawKernel as RawKernel
+    from tunewire.bench import Scalar as Scalar
+    from tunewire.bench import Work as Work
+    from tunewire.bench import benchmark as benchmark
+    from tunewire.bench import benchmark_outcome as benchmark_outcome
     from tunewire.endpoints import ChildEndpoint as ChildEndpoint
     from tunewire.endpoints import EndpointStatistics as EndpointStatistics
     from tunewire.endpoints import ParentEndpoint as ParentEndpoint
@@ -36,19 +44,27 @@ if TYPE_CHECKING:
     from tunewire.workers import OutcomeKind as OutcomeKind
 
 _HOMES = {
+    "Array": "bench",
+    "CFunction": "bench",
     "ChildEndpoint": "endpoints",
     "EndpointStatistics": "endpoints",
     "LeasedWorker": "pool",
     "Limits": "workers",
     "MapOutcomes": "pool",
     "MapResults": "pool",
+    "Measurement": "bench",
     "Outcome": "workers",
     "OutcomeKind": "workers",
     "ParentEndpoint": "endpoints",
     "Pool": "pool",
     "PoolStatistics": "pool",
+    "RawKernel": "bench",
+    "Scalar": "bench",
+    "Work": "bench",
     "Worker": "pool",
     "WorkerStatistics": "pool",
+    "benchmark": "bench",
+    "benchmark_outcome": "bench",
     "current_call": "runtime",
 }
 

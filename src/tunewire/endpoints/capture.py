@@ -64,9 +64,13 @@ class OutputCapture:
         if not self._chunks:
             return ""
         text = b"".join(self._chunks)[-self._limit :].decode("utf-8", "replace")
+        self.forget()
+        return text
+
+    def forget(self) -> None:
+        """Begin anew without looking into the pipe: what came so far belongs to no call."""
         self._chunks.clear()
         self._held = 0
-        return text
 
     def close(self) -> None:
         """Stop reading; what was read stays."""

@@ -16,13 +16,21 @@ Ts = TypeVarTuple("Ts")
 class CallOptions:
     """How one call is to be run."""
 
-    __slots__ = ("limits", "phase", "result_type", "timeout")
+    __slots__ = ("limits", "name", "phase", "result_type", "timeout")
 
-    def __init__(self, timeout: float | None, limits: Limits | None, result_type: Any, phase: str) -> None:
+    def __init__(
+        self,
+        timeout: float | None,
+        limits: Limits | None,
+        result_type: Any,
+        phase: str,
+        name: str | None,
+    ) -> None:
         self.timeout = timeout
         self.limits = limits
         self.result_type = result_type
         self.phase = phase
+        self.name = name
 
 
 class BaseCaller(ABC):
@@ -47,6 +55,7 @@ class BaseCaller(ABC):
         limits: Limits | None = ...,
         result_type: Any = ...,
         phase: str = ...,
+        name: str | None = ...,
     ) -> T: ...
 
     @overload
@@ -59,6 +68,7 @@ class BaseCaller(ABC):
         limits: Limits | None = ...,
         result_type: Any = ...,
         phase: str = ...,
+        name: str | None = ...,
     ) -> T: ...
 
     @overload
@@ -72,6 +82,7 @@ class BaseCaller(ABC):
         limits: Limits | None = ...,
         result_type: Any = ...,
         phase: str = ...,
+        name: str | None = ...,
     ) -> T: ...
 
     @overload
@@ -85,6 +96,7 @@ class BaseCaller(ABC):
         limits: Limits | None = ...,
         result_type: Any = ...,
         phase: str = ...,
+        name: str | None = ...,
     ) -> T: ...
 
     async def call(
@@ -97,6 +109,7 @@ class BaseCaller(ABC):
         limits: Limits | None = None,
         result_type: Any = Any,
         phase: str = "run",
+        name: str | None = None,
     ) -> Any:
         """Run `function(*args, **kwargs)` in a worker process and return what it returns.
 
@@ -104,7 +117,8 @@ class BaseCaller(ABC):
         closure, what is defined in `__main__` or in a notebook's cell; if it is a coroutine function, its result is
         awaited in the worker. `timeout` seconds count from the start of execution and are short for `limits.run`;
         `limits` replaces the pool's. With results as msgspec the value is checked against, and rebuilt as,
-        `result_type`. `phase` is the stage that the call starts in.
+        `result_type`. `phase` is the stage that the call starts in. `name` is what errors and statistics call it, the
+        callable's own name by default.
 
         Cancelling the awaiting task stops the work: the caller has control back at once, the process is ended, and
         the worker takes no other call until the old work is gone.
@@ -121,7 +135,9 @@ class BaseCaller(ABC):
         >>> asyncio.run(main())
         1024
         """
-        outcome = await self._run(function, args, kwargs, CallOptions(timeout, limits, result_type, phase))
+        outcome = await self._run(
+            function, args, kwargs, CallOptions(timeout, limits, result_type, phase, name)
+        )
         return outcome.unwrap()
 
     @overload
@@ -134,6 +150,7 @@ class BaseCaller(ABC):
         limits: Limits | None = ...,
         result_type: Any = ...,
         phase: str = ...,
+        name: str | None = ...,
     ) -> Outcome[T]: ...
 
     @overload
@@ -146,6 +163,7 @@ class BaseCaller(ABC):
         limits: Limits | None = ...,
         result_type: Any = ...,
         phase: str = ...,
+        name: str | None = ...,
     ) -> Outcome[T]: ...
 
     @overload
@@ -159,6 +177,7 @@ class BaseCaller(ABC):
         limits: Limits | None = ...,
         result_type: Any = ...,
         phase: str = ...,
+        name: str | None = ...,
     ) -> Outcome[T]: ...
 
     @overload
@@ -172,6 +191,7 @@ class BaseCaller(ABC):
         limits: Limits | None = ...,
         result_type: Any = ...,
         phase: str = ...,
+        name: str | None = ...,
     ) -> Outcome[T]: ...
 
     async def run(
@@ -184,6 +204,7 @@ class BaseCaller(ABC):
         limits: Limits | None = None,
         result_type: Any = Any,
         phase: str = "run",
+        name: str | None = None,
     ) -> Outcome[Any]:
         """Like `call`, with what became of the call as a value: never raises for what the call did.
 
@@ -199,4 +220,4 @@ class BaseCaller(ABC):
         >>> asyncio.run(main())
         ('crash', 3)
         """
-        return await self._run(function, args, kwargs, CallOptions(timeout, limits, result_type, phase))
+        return await self._run(function, args, kwargs, CallOptions(timeout, limits, result_type, phase, name))

@@ -300,7 +300,9 @@ class Pool(BaseCaller):
     ) -> Outcome[Any]:
         self._check_open()
         await self._admit()
-        return await self._outcome_of(self._submit(Request(Function(function), args, kwargs), options))
+        return await self._outcome_of(
+            self._submit(Request(Function(function), args, kwargs, options.name), options)
+        )
 
     async def _admit(self) -> None:
         """Until the queue has a place."""
@@ -430,7 +432,7 @@ class Pool(BaseCaller):
         >>> asyncio.run(main())
         [1, 2, 3]
         """
-        submit = self._map_submitter(function, CallOptions(timeout, limits, Any, "run"))
+        submit = self._map_submitter(function, CallOptions(timeout, limits, Any, "run", None))
         return MapResults(items, submit, self._cancel, window=self._window, ordered=ordered)
 
     def map_outcomes(
@@ -451,7 +453,7 @@ class Pool(BaseCaller):
         >>> asyncio.run(main())
         ['completed', 'error']
         """
-        submit = self._map_submitter(function, CallOptions(timeout, limits, Any, "run"))
+        submit = self._map_submitter(function, CallOptions(timeout, limits, Any, "run", None))
         return MapOutcomes(items, submit, self._cancel, window=self._window, ordered=ordered)
 
     @property
@@ -614,7 +616,9 @@ class LeasedWorker(BaseCaller):
         self._pool._check_open()
         if self._ended:
             raise PoolClosed(reason="the lease has ended")
-        call = self._pool._submit(Request(Function(function), args, kwargs), options, self._lease)
+        call = self._pool._submit(
+            Request(Function(function), args, kwargs, options.name), options, self._lease
+        )
         self._calls.add(call)
         try:
             return await self._pool._outcome_of(call)

@@ -25,6 +25,7 @@ class Caller(Protocol):
         limits: Limits | None = None,
         result_type: Any = Any,
         phase: str = "run",
+        name: str | None = None,
     ) -> T:
         """Run `function(*args, **kwargs)` in a worker process: its result, or its error is raised."""
         ...
@@ -39,6 +40,7 @@ class Caller(Protocol):
         limits: Limits | None = None,
         result_type: Any = Any,
         phase: str = "run",
+        name: str | None = None,
     ) -> Outcome[T]:
         """The same, with whatever the call did as a value."""
         ...

@@ -51,9 +51,15 @@ class Request:
 
     __slots__ = ("buffers", "codec", "name")
 
-    def __init__(self, function: Function, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> None:
+    def __init__(
+        self,
+        function: Function,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any] | None,
+        name: str | None = None,
+    ) -> None:
         """EncodeError if an argument cannot be sent; it names the part at fault."""
-        self.name = function.name
+        self.name = name or function.name
         codec, buffers = encode_pickle((args, dict(kwargs or {})), what=f"arguments of {function.name}")
         self.codec = max(codec, function.codec)
         self.buffers: tuple[Buffer, ...] = (function.buffer, *buffers)

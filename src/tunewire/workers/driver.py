@@ -219,8 +219,8 @@ class WorkerDriver:
         assert self._process is not None
         assert self._call is not None
         call = self._call
-        self._process.stdout.take()
-        self._process.stderr.take()
+        self._process.stdout.forget()
+        self._process.stderr.forget()
         self._sent_at = self._loop.time()
         self._send(call.id, call.request, call.info.phase, call.results)
 
@@ -228,7 +228,7 @@ class WorkerDriver:
         assert self._process is not None
         message = Call(name=request.name, phase=phase, results=results)
         parts, size = pack_message(message, call_id=call_id, codec=request.codec, buffers=request.buffers)
-        self._process.connection.write(parts, size)
+        self._process.connection.write_now(parts, size)
 
     def _initialise(self) -> None:
         if self.spec.initializer is None:
