@@ -24,7 +24,24 @@ _REAP_BOUND = 5.0
 
 
 class EndpointStatistics(msgspec.Struct, frozen=True):
-    """Counters of one endpoint since it was opened. A flush is one write to the pipe."""
+    """Counters of one endpoint since it was opened. A flush is one write to the pipe.
+
+    >>> import asyncio, sys
+    >>> program = '''
+    ... import asyncio
+    ... from tunewire import ChildEndpoint
+    ... async def main():
+    ...     async with ChildEndpoint() as child:
+    ...         await child.send("ready")
+    ... asyncio.run(main())
+    ... '''
+    >>> async def main():
+    ...     async with await ParentEndpoint.spawn([sys.executable, "-c", program]) as parent:
+    ...         await parent.receive()
+    ...         return parent.statistics()
+    >>> asyncio.run(main()).messages_received  # the hello, and one value
+    2
+    """
 
     messages_sent: int
     messages_received: int

@@ -591,6 +591,13 @@ class LeasedWorker(BaseCaller):
     """A worker that serves its lease alone. Made by `Pool.lease`.
 
     Calls run one after the other, in the order in which they were made.
+
+    >>> import asyncio, os
+    >>> async def main():
+    ...     async with Pool(2) as pool, pool.lease("cpu") as worker:
+    ...         return await worker.call(os.getpid) == await worker.call(os.getpid) == worker.pid
+    >>> asyncio.run(main())
+    True
     """
 
     def __init__(self, pool: Pool, lease: int, device: str, worker: WorkerDriver) -> None:

@@ -112,6 +112,14 @@ class MapOutcomes(_Map, Generic[T]):
 
     At most a window's worth of calls is under way or done and unread. Leaving the block, early or by an exception,
     cancels the rest. One task iterates at a time; cancelling a wait for the next outcome loses none.
+
+    >>> import asyncio
+    >>> from tunewire import Pool
+    >>> async def main():
+    ...     async with Pool(1) as pool, pool.map_outcomes(chr, [97, -1]) as outcomes:
+    ...         return [(outcome.value, type(outcome.error).__name__) async for outcome in outcomes]
+    >>> asyncio.run(main())
+    [('a', 'NoneType'), (None, 'ValueError')]
     """
 
     async def __anext__(self) -> Outcome[T]:
@@ -120,7 +128,16 @@ class MapOutcomes(_Map, Generic[T]):
 
 class MapResults(_Map, Generic[T]):
     """The values of a map: the same, but the first call that fails raises its error and cancels the rest. Made by
-    `Pool.map`."""
+    `Pool.map`.
+
+    >>> import asyncio
+    >>> from tunewire import Pool
+    >>> async def main():
+    ...     async with Pool(1) as pool, pool.map(chr, [97, 98]) as results:
+    ...         return [value async for value in results]
+    >>> asyncio.run(main())
+    ['a', 'b']
+    """
 
     async def __anext__(self) -> T:
         outcome: Outcome[T] = await self._next_outcome()

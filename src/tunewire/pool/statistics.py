@@ -10,6 +10,16 @@ class WorkerStatistics(msgspec.Struct, frozen=True):
 
     `state` is its place in its life (empty, starting, initialising, idle, busy, ending, closing, closed); `processes`
     how many it has had; `callable_name` what it runs now, if anything.
+
+    >>> import asyncio
+    >>> from tunewire import Pool
+    >>> async def main():
+    ...     async with Pool(1) as pool:
+    ...         await pool.call(len, "abc")
+    ...         return pool.statistics().workers[0]
+    >>> worker = asyncio.run(main())
+    >>> worker.state, worker.processes
+    ('idle', 1)
     """
 
     index: int
@@ -21,7 +31,17 @@ class WorkerStatistics(msgspec.Struct, frozen=True):
 
 
 class PoolStatistics(msgspec.Struct, frozen=True):
-    """A pool at this moment: its workers, how many calls wait and run, and how many ended in each kind of outcome."""
+    """A pool at this moment: its workers, how many calls wait and run, and how many ended in each kind of outcome.
+
+    >>> import asyncio
+    >>> from tunewire import Pool
+    >>> async def main():
+    ...     async with Pool(1) as pool:
+    ...         await pool.call(len, "abc")
+    ...         return pool.statistics().outcomes["completed"]
+    >>> asyncio.run(main())
+    1
+    """
 
     workers: tuple[WorkerStatistics, ...]
     waiting: int

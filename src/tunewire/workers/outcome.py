@@ -11,7 +11,11 @@ T = TypeVar("T")
 
 
 class OutcomeKind(StrEnum):
-    """How a call ended. Exactly one of these, for every call."""
+    """How a call ended. Exactly one of these, for every call.
+
+    >>> OutcomeKind.TIMEOUT == "timeout"
+    True
+    """
 
     COMPLETED = "completed"
     #: It raised, or its result could not be brought back.
