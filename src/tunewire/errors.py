@@ -32,8 +32,21 @@ from them, and both survive pickling together with the cause and the notes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, ClassVar
+
+#: C0 and C1 controls but tab and newline: what a terminal would obey.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def printable(text: str) -> str:
+    r"""`text` with control characters shown and not obeyed: it came from a child, and may steer a terminal.
+
+    >>> print(printable("\x1b[31mred"))
+    \x1b[31mred
+    """
+    return _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 def _rebuild(
@@ -325,7 +338,7 @@ class RemoteError(TunewireError, RuntimeError):
         super().__init__(type_name=type_name, message=message, traceback_text=traceback_text)
 
     def _sentence(self) -> str:
-        return f"{self.type_name}: {self.message}" if self.message else self.type_name
+        return printable(f"{self.type_name}: {self.message}" if self.message else self.type_name)
 
 
 class RemoteTraceback(TunewireError):
@@ -338,7 +351,7 @@ class RemoteTraceback(TunewireError):
         super().__init__(text=text)
 
     def _sentence(self) -> str:
-        return f"\n{self.text.rstrip()}"
+        return f"\n{printable(self.text).rstrip()}"
 
 
 class PoolClosed(TunewireError, RuntimeError):

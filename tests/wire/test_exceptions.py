@@ -127,7 +127,7 @@ def test_chain_notes_and_groups_survive(trusted):
 
 def test_an_exception_whose_text_raises_still_arrives():
     copy = through_the_wire(BadStr(), trusted=False)
-    assert "ZeroDivisionError" in copy.message
+    assert "__str__ raised" in copy.message
 
 
 def test_text_that_is_not_unicode_arrives():

@@ -21,7 +21,7 @@ from tunewire.wire.messages import (
 
 MESSAGES = [
     Hello(tunewire="1.0", python="3.11.2", pid=5, capabilities=("a",)),
-    Welcome(tunewire="1.0", max_frame_bytes=99, sys_path=("/a", "")),
+    Welcome(tunewire="1.0", max_frame_bytes=99, sys_path=(b"/a", b"\xff")),
     Call(name="f", phase="run", results=2),
     Result(),
     Phase("check"),

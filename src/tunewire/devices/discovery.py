@@ -97,7 +97,7 @@ def _numbered(probe: _Probe, report: Report) -> Report:
 async def _report(probe: _Probe, timeout: float) -> Report:
     try:
         async with asyncio.timeout(timeout):
-            command = python_command("-m", "tunewire.devices.probe", probe.kind)
+            command = python_command("from tunewire.devices.probe import main; main()", probe.kind)
             child = await ParentEndpoint.spawn(command, env=probe.environ, start_timeout=timeout)
             async with child:
                 return msgspec.convert(await child.receive(), Report)

@@ -115,16 +115,16 @@ def _uuid(raw: bytes, name: str) -> str | None:
 PROBES: Mapping[str, Callable[[], Report]] = {"opencl": opencl, "cuda": cuda}
 
 
-async def _main(kind: str) -> None:
-    from tunewire.endpoints import (
-        ChildEndpoint,
-    )  # a worker, which asks for `opencl_devices`, needs none of asyncio
+def main() -> None:
+    """Tell the parent what there is of the kind that the command line names."""
+    import asyncio
+
+    asyncio.run(_tell(sys.argv[1]))
+
+
+async def _tell(kind: str) -> None:
+    # A worker, which asks for `opencl_devices`, needs none of asyncio.
+    from tunewire.endpoints import ChildEndpoint
 
     async with ChildEndpoint() as parent:
         await parent.send(PROBES[kind]())
-
-
-if __name__ == "__main__":
-    import asyncio
-
-    asyncio.run(_main(sys.argv[1]))

@@ -2,12 +2,14 @@
 
 Writing. The first frame written in a turn of the event loop goes to the pipe at once, since whoever sends one and
 waits should not wait for the loop to come round; what is written after it in the same turn is put together and
-written with one system call when the turn ends. So there is no timer and no interval to choose, nothing that was
-sent stays behind, and a thousand small messages cost a handful of writes. `drain()` is the back-pressure: it waits
-while the pipe's buffer is above its high-water mark.
+written with one system call when the turn ends, or earlier when it has grown. So there is no timer and no interval to
+choose, nothing that was sent stays behind, and a thousand small messages cost a handful of writes. `drain()` is the
+back-pressure: it waits while the pipe's buffer is above its high-water mark, and lets the loop go round once after
+every so many frames, so that who sends without end starves nobody.
 
 Reading. Small bodies are read whole; of a frame with large buffers each buffer is read by itself, so that none is
-copied out of a larger one. A clean end between frames is EndpointClosed, an end inside one is TruncatedFrame, and
+copied out of a larger one. What has been read of a frame is kept when a read is cancelled, and the next one goes on
+with it. A clean end between frames is EndpointClosed, an end inside one is TruncatedFrame, and
 bytes that are no frame are WireError: three different things for the caller.
 """
 
@@ -26,6 +28,7 @@ from tunewire.wire.frames import (
     JOIN_BYTES,
     Buffer,
     Frame,
+    Header,
     parse_header,
     parse_table,
     split_body,
@@ -33,6 +36,9 @@ from tunewire.wire.frames import (
 
 #: What asyncio reads ahead before it stops reading from the pipe.
 _READ_AHEAD = 1 << 18
+#: Frames and bytes held in one turn of the loop before it is let round.
+_TURN_FRAMES = 256
+_TURN_BYTES = JOIN_BYTES
 #: Turns of the loop in which a dead writer's last bytes are read: a pipe holds at most a few reads' worth.
 _MAX_TURNS = 100
 
@@ -64,6 +70,17 @@ class _WriteSide(asyncio.BaseProtocol):
         await self._writable.wait()
 
 
+class _Reading:
+    """What has been read of the frame that is under way."""
+
+    def __init__(self, header: Header) -> None:
+        self.header = header
+        self.message_bytes = 0
+        self.sizes: tuple[int, ...] | None = None
+        self.message: bytes | None = None
+        self.buffers: list[Buffer] = []
+
+
 class Connection:
     """One framed, full-duplex connection. Reading and writing are independent of each other."""
 
@@ -81,8 +98,11 @@ class Connection:
         self._write_side = write_side
         self._loop = asyncio.get_running_loop()
         self._max_frame_bytes = max_frame_bytes
+        self._reading: _Reading | None = None
         self._held: list[Buffer] = []
+        self._held_bytes = 0
         self._turn_open = False
+        self._turn_frames = 0
         self.messages_sent = 0
         self.messages_received = 0
         self.bytes_sent = 0
@@ -126,25 +146,39 @@ class Connection:
                 raise asyncio.IncompleteReadError((stray + error.partial)[-limit:], error.expected) from None
 
     async def read_frame(self) -> Frame:
-        """The next frame, whole. Cancelling in the middle of a frame loses the place in the stream."""
+        """The next frame, whole. Cancelling loses nothing: the next call goes on where this one was."""
+        if self._reading is None:
+            self._reading = _Reading(
+                parse_header(await self._header(), max_frame_bytes=self._max_frame_bytes)
+            )
+        frame = await self._rest(self._reading)
+        self.messages_received += 1
+        self.bytes_received += HEADER_BYTES + self._reading.header.length
+        self._reading = None
+        return frame
+
+    async def _header(self) -> bytes:
         try:
-            head = await self._reader.readexactly(HEADER_BYTES)
+            return await self._reader.readexactly(HEADER_BYTES)
         except asyncio.IncompleteReadError as error:
             if error.partial:
                 raise TruncatedFrame(received=len(error.partial), expected=HEADER_BYTES) from None
             raise EndpointClosed() from None
-        header = parse_header(head, max_frame_bytes=self._max_frame_bytes)
+
+    async def _rest(self, reading: _Reading) -> Frame:
+        header = reading.header
         if header.length <= JOIN_BYTES:
-            frame = split_body(header, await self._exactly(header.length))
-        else:
-            message_bytes, sizes = parse_table(header, await self._exactly(header.table_bytes))
-            message = await self._exactly(message_bytes)
+            return split_body(header, await self._exactly(header.length))
+        if reading.sizes is None:
+            reading.message_bytes, reading.sizes = parse_table(
+                header, await self._exactly(header.table_bytes)
+            )
+        if reading.message is None:
+            reading.message = await self._exactly(reading.message_bytes)
+        while len(reading.buffers) < len(reading.sizes):
             # A bytearray each: an array that is rebuilt on its buffer must be writable.
-            buffers = tuple([bytearray(await self._exactly(size)) for size in sizes])
-            frame = Frame(header.kind, header.codec, header.call_id, message, buffers)
-        self.messages_received += 1
-        self.bytes_received += HEADER_BYTES + header.length
-        return frame
+            reading.buffers.append(bytearray(await self._exactly(reading.sizes[len(reading.buffers)])))
+        return Frame(header.kind, header.codec, header.call_id, reading.message, tuple(reading.buffers))
 
     async def _exactly(self, count: int) -> bytes:
         try:
@@ -176,22 +210,28 @@ class Connection:
         """Put one frame on its way; `size` bytes. Never waits: see `drain`."""
         self.messages_sent += 1
         self.bytes_sent += size
-        if self._turn_open:
-            self._held.extend(parts)
+        self._turn_frames += 1
+        if not self._turn_open:
+            self._turn_open = True
+            self._loop.call_soon(self._end_turn)
+            self._put(parts)
             return size
-        self._turn_open = True
-        self._loop.call_soon(self._end_turn)
-        self._put(parts)
+        self._held.extend(parts)
+        self._held_bytes += size
+        if self._held_bytes >= _TURN_BYTES:
+            self._turn_frames = _TURN_FRAMES
+            self.flush()
         return size
 
     def _end_turn(self) -> None:
         self._turn_open = False
+        self._turn_frames = 0
         self.flush()
 
     def flush(self) -> None:
         """Hand to the pipe what this turn of the loop has written so far."""
         if self._held:
-            held, self._held = self._held, []
+            held, self._held, self._held_bytes = self._held, [], 0
             self._put(held)
 
     def _put(self, parts: Sequence[Buffer]) -> None:
@@ -211,6 +251,8 @@ class Connection:
 
     async def drain(self) -> None:
         """Wait until the pipe takes more, or is closed. Cancelling loses nothing that was written."""
+        if self._turn_frames >= _TURN_FRAMES:
+            await asyncio.sleep(0)
         await self._write_side.writable()
 
     @property

@@ -18,6 +18,7 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import psutil
 
@@ -54,6 +55,13 @@ class _Pipes:
 
     def __init__(self) -> None:
         self._open: set[int] = set()
+        try:
+            self._make()
+        except OSError:  # out of descriptors, half-way
+            self.close()
+            raise
+
+    def _make(self) -> None:
         self.stdin, self.to_child = self._pair()
         self.from_child, self.stdout = self._pair()
         self.captured_out, self.capture_out = self._pair()
@@ -112,6 +120,7 @@ class ChildProcess:
         self.stderr = stderr
         self.command = command
         self._cookie = cookie
+        self._has_guard = False
         self._guarded = guarded
 
     @classmethod
@@ -128,6 +137,24 @@ class ChildProcess:
 
         Raises StartError if it cannot be run.
         """
+        if not command:
+            raise StartError(command=(), reason="there is no program in an empty command")
+        try:
+            return await cls._spawn(command, env, cwd, max_frame_bytes=max_frame_bytes, guarded=guarded)
+        except (OSError, ValueError) as error:  # ValueError: a NUL in a word or in the environment
+            reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            raise StartError(command=command, reason=reason) from error
+
+    @classmethod
+    async def _spawn(
+        cls,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        cwd: str | None,
+        *,
+        max_frame_bytes: int,
+        guarded: bool,
+    ) -> ChildProcess:
         cookie = secrets.token_bytes(_COOKIE_BYTES)
         with _pipes() as pipes:
             spawning = asyncio.ensure_future(
@@ -149,8 +176,6 @@ class ChildProcess:
             except asyncio.CancelledError:
                 spawning.add_done_callback(_kill_unwanted)
                 raise
-            except OSError as error:
-                raise StartError(command=command, reason=error.strerror or str(error)) from error
             try:
                 pipes.close_childs()
                 connection = await Connection.open(
@@ -189,8 +214,13 @@ class ChildProcess:
             raise await self._no_hello("it ended before it said hello") from None
         except WireError as error:
             raise self.start_error(f"it is no child of this version: {error}") from error
-        welcome = Welcome(tunewire=__version__, max_frame_bytes=max_frame_bytes, sys_path=sys_path)
+        welcome = Welcome(
+            tunewire=__version__,
+            max_frame_bytes=max_frame_bytes,
+            sys_path=None if sys_path is None else tuple(map(os.fsencode, sys_path)),
+        )
         self.connection.write(*pack_message(welcome))
+        self._has_guard = self._guarded
         return hello
 
     async def _no_hello(self, reason: str) -> StartError:
@@ -219,10 +249,10 @@ class ChildProcess:
         return await self._process.wait()
 
     def kill(self) -> None:
-        """Begin to end the process and its tree. Never waits."""
+        """Begin to end the process and its tree. Never waits. Before its hello a child has no guard yet."""
         if self.exit_code is not None:
             return
-        if self._guarded:
+        if self._has_guard:
             with suppress(ProcessLookupError):
                 self._process.send_signal(signal.SIGTERM)
         else:
@@ -247,6 +277,12 @@ class ChildProcess:
         self.stderr.close()
 
 
-def python_command(*arguments: str) -> tuple[str, ...]:
-    """This interpreter, with these arguments."""
-    return (sys.executable, *arguments)
+def python_command(statement: str, *arguments: str) -> tuple[str, ...]:
+    """What runs one statement, an import of this package, in a new interpreter.
+
+    That is `python -m`, but for where modules are looked for. `-P` keeps the working directory out of the search path:
+    a `signal.py` there must not run instead of the standard library's. And this package is found even where only this
+    process's own `sys.path` knows it.
+    """
+    home = str(Path(__file__).parents[2])
+    return (sys.executable, "-P", "-c", f"import sys; sys.path.append({home!r}); {statement}", *arguments)

@@ -5,16 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from tunewire.endpoints.connection import Connection
-from tunewire.errors import WireError
+from tunewire.errors import EndpointClosed, WireError
 from tunewire.wire.codecs import Codec, decode_msgspec, decode_pickle, encode
 from tunewire.wire.messages import Data, expect, pack_message
 
 
 async def send_value(connection: Connection, value: Any, codec: Codec) -> int:
-    """Send `value` and wait for the pipe to take it; the number of bytes."""
+    """Send `value` and wait for the pipe to take it; the number of bytes. EndpointClosed if it is closed meanwhile."""
     used, buffers = encode(value, codec, what="value")
     size = connection.write(*pack_message(Data(), codec=used, buffers=tuple(buffers)))
     await connection.drain()
+    if not connection.is_writable:
+        raise EndpointClosed()
     return size
 
 

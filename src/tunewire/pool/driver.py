@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import time
 from collections import Counter, deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -50,10 +51,11 @@ from tunewire.pool.scheduler import (
 from tunewire.pool.statistics import PoolStatistics, WorkerStatistics
 from tunewire.wire.codecs import Codec
 from tunewire.wire.frames import DEFAULT_MAX_FRAME_BYTES
-from tunewire.workers.call import Function, PendingCall, Request
-from tunewire.workers.driver import WorkerDriver, WorkerSpec
+from tunewire.wire.phases import INSIDE
+from tunewire.workers.call import Function, PackedFrame, PendingCall, Request, callable_name
+from tunewire.workers.driver import INITIALIZER, WorkerDriver, WorkerSpec
 from tunewire.workers.lifecycle import State
-from tunewire.workers.limits import Limits
+from tunewire.workers.limits import Limits, check_seconds
 from tunewire.workers.outcome import Outcome, OutcomeKind
 
 T = TypeVar("T")
@@ -62,6 +64,8 @@ log = logging.getLogger("tunewire")
 
 #: Closing waits this long for processes that were killed. Normally it takes milliseconds.
 _CLOSE_BOUND = 5.0
+#: What is left of a queue's limit when it was used up just before.
+_LEAST_SECONDS = 1e-6
 #: Of a map: calls under way for each worker, so that none waits for the reader.
 _WINDOW_PER_WORKER = 4
 
@@ -120,7 +124,7 @@ class Pool(BaseCaller):
         self._wanted_devices = devices
         self._initializer = initializer
         self._initargs = tuple(initargs)
-        self._env = dict(env or {})
+        self._env = checked_environment(env or {})
         self._results = Codec.named(results)
         self._limits = limits or Limits()
         self._max_pending = max_pending
@@ -140,9 +144,10 @@ class Pool(BaseCaller):
         self._ids = itertools.count(1)
         self._calls: dict[int, PendingCall] = {}
         self._running: dict[int, WorkerDriver] = {}
+        self._lease_of: dict[int, int] = {}
         self._queue_timers: dict[int, asyncio.TimerHandle] = {}
         self._grants: dict[int, asyncio.Future[WorkerDriver]] = {}
-        self._admissions: deque[asyncio.Future[None]] = deque()
+        self._admissions: dict[int | None, deque[asyncio.Future[None]]] = {}
         self._watchers: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
         self._outcomes: Counter[str] = Counter()
 
@@ -177,9 +182,7 @@ class Pool(BaseCaller):
         return self
 
     async def _specs(self) -> list[WorkerSpec]:
-        initializer = None
-        if self._initializer is not None:
-            initializer = Request(Function(self._initializer), self._initargs, None)
+        initializer = self._packed_initializer()
         if self._size is not None:
             return [self._spec(None, {}, initializer) for _ in range(self._size)]
         from tunewire.devices import discover, environment_for  # only who pins devices pays for it
@@ -192,8 +195,16 @@ class Pool(BaseCaller):
             self._devices = tuple(self._wanted_devices)
         return [self._spec(device, environment_for(device), initializer) for device in self._devices]
 
+    def _packed_initializer(self) -> PackedFrame | None:
+        if self._initializer is None:
+            return None
+        request = Request(Function(self._initializer), self._initargs, None)
+        return request.pack(
+            INITIALIZER, phase="run", results=Codec.NONE, max_frame_bytes=self._max_frame_bytes
+        )
+
     def _spec(
-        self, device: str | None, mask: Mapping[str, str | None], initializer: Request | None
+        self, device: str | None, mask: Mapping[str, str | None], initializer: PackedFrame | None
     ) -> WorkerSpec:
         return WorkerSpec(
             device=device,
@@ -239,7 +250,7 @@ class Pool(BaseCaller):
         for grant in self._grants.values():
             if not grant.done():
                 grant.set_exception(self._closed_error())
-        for admission in self._admissions:
+        for admission in itertools.chain.from_iterable(self._admissions.values()):
             if not admission.done():
                 admission.set_exception(self._closed_error())
         self._changed()
@@ -299,33 +310,73 @@ class Pool(BaseCaller):
         options: CallOptions,
     ) -> Outcome[Any]:
         self._check_open()
-        await self._admit()
-        return await self._outcome_of(
-            self._submit(Request(Function(function), args, kwargs, options.name), options)
-        )
+        return await self._run_one(function, args, kwargs, options, None)
 
-    async def _admit(self) -> None:
+    async def _run_one(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any] | None,
+        options: CallOptions,
+        lease: int | None,
+    ) -> Outcome[Any]:
+        """One call, from its place in the queue to its outcome. A lease has a queue of its own: its calls must not
+        wait for those that wait for its worker."""
+        limits = self._limits_of(options)
+        begun = time.monotonic()
+        try:
+            async with asyncio.timeout(limits.queue):
+                await self._admit(lease)
+        except TimeoutError:
+            return self._queue_timeout(limits, options.name or callable_name(function))
+        self._check_open()
+        if limits.queue is not None:
+            left = limits.queue - (time.monotonic() - begun)
+            limits = msgspec.structs.replace(limits, queue=max(left, _LEAST_SECONDS))
+        request = Request(Function(function), args, kwargs, options.name)
+        call = self._submit(request, options, limits, lease)
+        return await self._outcome_of(call)
+
+    async def _admit(self, lease: int | None) -> None:
         """Until the queue has a place."""
-        while self._scheduler.waiting >= self._max_pending:
+        while self._scheduler.waiting(lease) >= self._max_pending:
             if self._refuse_when_full:
                 raise PoolSaturated(max_pending=self._max_pending)
             assert self._loop is not None
             admission = self._loop.create_future()
-            self._admissions.append(admission)
+            waiting = self._admissions.setdefault(lease, deque())
+            waiting.append(admission)
             try:
                 await admission
             finally:
-                self._admissions.remove(admission)
+                waiting.remove(admission)
+                if not waiting:
+                    self._admissions.pop(lease, None)
 
-    def _submit(self, request: Request, options: CallOptions, lease: int | None = None) -> PendingCall:
+    def _limits_of(self, options: CallOptions) -> Limits:
+        limits = self._limits if options.limits is None else options.limits
+        if not isinstance(limits, Limits):
+            raise TypeError(f"limits is a tunewire.Limits, not {limits!r}")
+        if options.phase not in INSIDE:
+            raise ValueError(f"a call starts in one of the phases {INSIDE}, not {options.phase!r}")
+        if options.timeout is None:
+            return limits
+        check_seconds("run", options.timeout)
+        return msgspec.structs.replace(limits, run=float(options.timeout))
+
+    def _submit(
+        self, request: Request, options: CallOptions, limits: Limits, lease: int | None = None
+    ) -> PendingCall:
+        """Everything that may be wrong with a call is found before it is known to anyone."""
         assert self._loop is not None
-        self._check_size(request)
-        limits = options.limits or self._limits
-        if options.timeout is not None:
-            limits = msgspec.structs.replace(limits, run=options.timeout)
+        call_id = next(self._ids)
+        frame = request.pack(
+            call_id, phase=options.phase, results=self._results, max_frame_bytes=self._max_frame_bytes
+        )
         call = PendingCall(
-            next(self._ids),
-            request,
+            call_id,
+            request.name,
+            frame,
             phase=options.phase,
             limits=limits,
             results=self._results,
@@ -333,19 +384,13 @@ class Pool(BaseCaller):
             future=self._loop.create_future(),
             decided=self._on_decided,
         )
-        self._calls[call.id] = call
-        self._handle(Submitted(call.id, lease))
-        if limits.queue is not None and self._scheduler.is_waiting(call.id):
-            self._queue_timers[call.id] = self._loop.call_later(limits.queue, self._on_queue_limit, call)
+        self._calls[call_id] = call
+        if lease is not None:
+            self._lease_of[call_id] = lease
+        self._handle(Submitted(call_id, lease))
+        if limits.queue is not None and self._scheduler.is_waiting(call_id):
+            self._queue_timers[call_id] = self._loop.call_later(limits.queue, self._on_queue_limit, call)
         return call
-
-    def _check_size(self, request: Request) -> None:
-        size = sum(memoryview(buffer).nbytes for buffer in request.buffers)
-        if size > self._max_frame_bytes:
-            raise EncodeError(
-                what=f"arguments of {request.name}",
-                reason=f"they are {size} bytes long, and the pool's limit is {self._max_frame_bytes}",
-            )
 
     async def _outcome_of(self, call: PendingCall) -> Outcome[Any]:
         try:
@@ -357,22 +402,33 @@ class Pool(BaseCaller):
     def _cancel(self, call: PendingCall) -> None:
         if self._scheduler.is_waiting(call.id):
             self._handle(Withdrawn(call.id))
-            error = CallCancelled(callable_name=call.request.name)
+            error = CallCancelled(callable_name=call.name)
             call.decide(Outcome(kind=OutcomeKind.CANCELLED, error=error))
         elif call.id in self._running:
             self._running[call.id].cancel(call.id)
 
+    def _cancel_lease(self, lease: int) -> None:
+        """Cancel what a lease's holder has under way, or waiting for a place."""
+        for admission in self._admissions.get(lease, ()):
+            if not admission.done():
+                admission.set_exception(PoolClosed(reason="the lease has ended"))
+        for call_id in [call_id for call_id, held in self._lease_of.items() if held == lease]:
+            self._cancel(self._calls[call_id])
+
     def _on_queue_limit(self, call: PendingCall) -> None:
         if self._scheduler.is_waiting(call.id):
             self._handle(Withdrawn(call.id))
-            limit = call.info.limits.queue
-            assert limit is not None
-            error = CallTimeout(phase="queue", limit=limit, callable_name=call.request.name)
-            call.decide(Outcome(kind=OutcomeKind.TIMEOUT, error=error))
+            call.decide(self._queue_timeout(call.info.limits, call.name))
+
+    def _queue_timeout(self, limits: Limits, name: str) -> Outcome[Any]:
+        assert limits.queue is not None
+        error = CallTimeout(phase="queue", limit=limits.queue, callable_name=name)
+        return Outcome(kind=OutcomeKind.TIMEOUT, error=error)
 
     def _on_decided(self, call: PendingCall, outcome: Outcome[Any]) -> None:
         del self._calls[call.id]
         self._running.pop(call.id, None)
+        self._lease_of.pop(call.id, None)
         timer = self._queue_timers.pop(call.id, None)
         if timer is not None:
             timer.cancel()
@@ -399,13 +455,15 @@ class Pool(BaseCaller):
                     grant = self._grants[lease]
                     if not grant.done():  # whoever waited was cancelled just now, and will return it
                         grant.set_result(self._workers[index])
-        self._let_in()
+        if self._admissions:
+            self._let_in()
 
     def _let_in(self) -> None:
-        places = self._max_pending - self._scheduler.waiting
-        for admission in itertools.islice(self._admissions, max(places, 0)):
-            if not admission.done():
-                admission.set_result(None)
+        for lease, waiting in self._admissions.items():
+            places = self._max_pending - self._scheduler.waiting(lease)
+            for admission in itertools.islice(waiting, max(places, 0)):
+                if not admission.done():
+                    admission.set_result(None)
 
     # Maps.
 
@@ -458,18 +516,19 @@ class Pool(BaseCaller):
 
     @property
     def _window(self) -> int:
-        return _WINDOW_PER_WORKER * len(self._workers)
+        return min(_WINDOW_PER_WORKER * len(self._workers), self._max_pending + len(self._workers))
 
     def _map_submitter(
         self, function: Callable[..., Any], options: CallOptions
     ) -> Callable[[Any], tuple[asyncio.Future[Outcome[Any]], PendingCall | None]]:
         self._check_open()
         encoded = Function(function)
+        limits = self._limits_of(options)
 
         def submit(item: Any) -> tuple[asyncio.Future[Outcome[Any]], PendingCall | None]:
             self._check_open()
             try:
-                call = self._submit(Request(encoded, (item,), None), options)
+                call = self._submit(Request(encoded, (item,), None), options, limits)
             except EncodeError as error:
                 assert self._loop is not None
                 failed: asyncio.Future[Outcome[Any]] = self._loop.create_future()
@@ -537,7 +596,7 @@ class Pool(BaseCaller):
                     state=worker.state.name.lower(),
                     pid=worker.pid,
                     processes=worker.processes,
-                    callable_name=None if worker.call is None else worker.call.request.name,
+                    callable_name=None if worker.call is None else worker.call.name,
                 )
                 for worker in self._workers
             ),
@@ -604,7 +663,6 @@ class LeasedWorker(BaseCaller):
         self._pool = pool
         self._lease = lease
         self._worker = worker
-        self._calls: set[PendingCall] = set()
         self._ended = False
         self.device = device
 
@@ -623,19 +681,21 @@ class LeasedWorker(BaseCaller):
         self._pool._check_open()
         if self._ended:
             raise PoolClosed(reason="the lease has ended")
-        call = self._pool._submit(
-            Request(Function(function), args, kwargs, options.name), options, self._lease
-        )
-        self._calls.add(call)
-        try:
-            return await self._pool._outcome_of(call)
-        finally:
-            self._calls.discard(call)
+        return await self._pool._run_one(function, args, kwargs, options, self._lease)
 
     def _end(self) -> None:
         self._ended = True
-        for call in list(self._calls):
-            self._pool._cancel(call)
+        self._pool._cancel_lease(self._lease)
+
+
+def checked_environment(env: Mapping[str, str | None]) -> dict[str, str | None]:
+    """`env` if a process can have it; TypeError or ValueError that names the variable."""
+    for name, value in env.items():
+        if not isinstance(name, str) or not isinstance(value, str | None):
+            raise TypeError(f"env maps names to text or None, not {name!r} to {value!r}")
+        if not name or "=" in name or "\0" in name or "\0" in (value or ""):
+            raise ValueError(f"no process can have the variable {name!r} with the value {value!r}")
+    return dict(env)
 
 
 def best_devices(available: tuple[str, ...]) -> tuple[str, ...]:

@@ -1,12 +1,14 @@
 """The results of a map, as they come or in order, with a bounded number of calls under way.
 
-No task runs for it: a call under way is a future, and the next items are taken when the reader asks for a result. So
-items may be endless, a reader that stops holds the rest back, and leaving the block early cancels what is under way.
+A call under way is a future, and the next items are taken when the reader asks for a result. So items may be endless, a
+reader that stops holds the rest back, and leaving the block early cancels what is under way. Results of items that came
+are given before the end or an error of the items themselves.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
@@ -17,8 +19,12 @@ from tunewire.workers.outcome import Outcome
 T = TypeVar("T")
 
 
-class _Items:
-    """The items of a synchronous or asynchronous iterable, one at a time."""
+class _Source:
+    """The items of a synchronous or asynchronous iterable, one at a time.
+
+    An asynchronous one is asked in a task of its own, one item ahead: it may itself wait for results, and a reader that
+    is cancelled while it waits must not throw its cancellation into it.
+    """
 
     def __init__(self, items: Iterable[Any] | AsyncIterable[Any]) -> None:
         self._sync: Iterator[Any] | None = None
@@ -27,18 +33,58 @@ class _Items:
             self._async = aiter(items)
         else:
             self._sync = iter(items)
+        self.asking: asyncio.Task[Any] | None = None
+        self.exhausted = False
+        self.error: Exception | None = None
 
-    async def next(self) -> tuple[bool, Any]:
-        """(True, the next item), or (False, None) at the end."""
+    def ask(self) -> tuple[Any, ...]:
+        """(the next item,) if there is one now; () if one must be waited for, or there will be none."""
         if self._async is not None:
-            try:
-                return True, await anext(self._async)
-            except StopAsyncIteration:
-                return False, None
+            return self._ask_asynchronous(self._async)
         assert self._sync is not None
-        for item in self._sync:
-            return True, item
-        return False, None
+        try:
+            for item in self._sync:
+                return (item,)
+        except Exception as error:  # noqa: BLE001 — it is the reader's, after the results of the items before it
+            self.error = error
+        self.exhausted = True
+        return ()
+
+    def _ask_asynchronous(self, items: AsyncIterator[Any]) -> tuple[Any, ...]:
+        if self.asking is None:
+            self.asking = asyncio.ensure_future(_next(items))
+        if not self.asking.done():
+            return ()
+        asked, self.asking = self.asking, None
+        try:
+            return (asked.result(),)
+        except _EndOfItems:
+            self.exhausted = True
+        except Exception as error:  # noqa: BLE001 — likewise
+            self.error = error
+            self.exhausted = True
+        except asyncio.CancelledError:  # the items' own doing
+            self.error = RuntimeError("the items of a map were cancelled from elsewhere")
+            self.exhausted = True
+        return ()
+
+    async def close(self) -> None:
+        """Ask no more."""
+        self.exhausted = True
+        if self.asking is not None:
+            self.asking.cancel()
+            await asyncio.wait([self.asking])
+
+
+class _EndOfItems(Exception):
+    """StopAsyncIteration, which a task cannot raise."""
+
+
+async def _next(items: AsyncIterator[Any]) -> Any:
+    try:
+        return await anext(items)
+    except StopAsyncIteration:
+        raise _EndOfItems from None
 
 
 class _Map:
@@ -53,13 +99,12 @@ class _Map:
         window: int,
         ordered: bool,
     ) -> None:
-        self._items = _Items(items)
+        self._source = _Source(items)
         self._submit = submit
         self._cancel = cancel
         self._window = window
         self._ordered = ordered
         self._under_way: dict[asyncio.Future[Outcome[Any]], PendingCall | None] = {}
-        self._exhausted = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -68,43 +113,54 @@ class _Map:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._stop()
+        await self._source.close()
 
     def __aiter__(self) -> Self:
         return self
 
     def _stop(self) -> None:
-        self._exhausted = True
+        self._source.exhausted = True
         under_way, self._under_way = self._under_way, {}
         for call in under_way.values():
             if call is not None:
                 self._cancel(call)
 
     async def _next_outcome(self) -> Outcome[Any]:
-        await self._fill()
-        if not self._under_way:
-            raise StopAsyncIteration
-        future = await self._next_done()
-        del self._under_way[future]
-        return future.result()
+        while True:
+            self._fill()
+            ready = self._ready()
+            if ready is not None:
+                del self._under_way[ready]
+                return ready.result()
+            if not self._under_way and self._source.exhausted:
+                error, self._source.error = self._source.error, None
+                raise StopAsyncIteration if error is None else error
+            await self._wait()
 
-    async def _fill(self) -> None:
-        while not self._exhausted and len(self._under_way) < self._window:
-            there, item = await self._items.next()
-            if not there:
-                self._exhausted = True
+    def _fill(self) -> None:
+        while not self._source.exhausted and len(self._under_way) < self._window:
+            asked = self._source.ask()
+            if not asked:
                 return
-            future, call = self._submit(item)
+            future, call = self._submit(asked[0])
             self._under_way[future] = call
 
-    async def _next_done(self) -> asyncio.Future[Outcome[Any]]:
-        # `asyncio.wait` and not `await future`: cancelling this wait must not cancel the call.
-        if self._ordered:
-            first = next(iter(self._under_way))
-            if not first.done():
-                await asyncio.wait([first])
-            return first
-        done, _ = await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
-        return next(future for future in self._under_way if future in done)
+    def _ready(self) -> asyncio.Future[Outcome[Any]] | None:
+        for future in self._under_way:
+            if future.done():
+                return future
+            if self._ordered:
+                return None
+        return None
+
+    async def _wait(self) -> None:
+        """Until there may be something new. `asyncio.wait` cancels nothing of what it waits for."""
+        news: list[asyncio.Future[Any]] = list(
+            itertools.islice(self._under_way, 1 if self._ordered else None)
+        )
+        if self._source.asking is not None:
+            news.append(self._source.asking)
+        await asyncio.wait(news, return_when=asyncio.FIRST_COMPLETED)
 
 
 class MapOutcomes(_Map, Generic[T]):

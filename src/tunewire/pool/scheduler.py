@@ -108,10 +108,11 @@ class Scheduler:
         self._leased: dict[int, int] = {}
         self._lease_of_call: dict[int, int] = {}
 
-    @property
-    def waiting(self) -> int:
-        """Calls that wait for any worker."""
-        return len(self._queue)
+    def waiting(self, lease: int | None = None) -> int:
+        """Calls that wait for any worker, or for a lease's."""
+        if lease is None:
+            return len(self._queue)
+        return len(self._leases[lease].calls) if lease in self._leases else 0
 
     def is_waiting(self, call: int) -> bool:
         """Whether this call has not been given to a worker yet."""

@@ -30,6 +30,18 @@ class Claim(NamedTuple):
     parent_pid: int
 
 
+def close_others(claim: Claim) -> None:
+    """Close every descriptor but the standard ones and the claim's. A spawner may leave more behind (uvloop leaves
+    inheritable copies of the protocol's pipes), and a pipe that a stranger holds open has no end."""
+    kept = {0, 1, 2, claim.read_fd, claim.write_fd}
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) not in kept:
+            try:
+                os.close(int(name))
+            except OSError:  # the listing's own, which is closed already
+                continue
+
+
 def claim() -> Claim:
     """Take the protocol's descriptors; RuntimeError in a process that was not started as a child."""
     text = os.environ.pop(VARIABLE, None)

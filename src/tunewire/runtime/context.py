@@ -24,6 +24,10 @@ class CurrentCall:
         """The phase that the call is in: compile, check or run."""
         return self._phase
 
+    def end(self) -> None:
+        """The runtime's: what the call left running has nothing to announce any more."""
+        self._announce = None
+
     def enter(self, phase: str) -> None:
         """Begin the next phase: from now on its limit counts, and a timeout or crash names it.
 
@@ -66,4 +70,5 @@ def begin(phase: str, announce: Callable[[str], None]) -> None:
 def end() -> None:
     """The runtime's: the call has ended; what it left running finds no call."""
     global _current
+    _current.end()
     _current = _outside

@@ -3,6 +3,8 @@ process, the reply is one frame."""
 
 from __future__ import annotations
 
+import ctypes
+import os
 import sys
 from collections.abc import Callable, Coroutine
 from types import CoroutineType
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tunewire.errors import DecodeError, EncodeError
 from tunewire.runtime import context
 from tunewire.wire.codecs import Codec, decode_pickle, encode
-from tunewire.wire.exceptions import capture, traceback_below
+from tunewire.wire.exceptions import capture, traceback_below, undescribed
 from tunewire.wire.frames import Buffer, Frame
 from tunewire.wire.messages import Call, Failure, Result, pack_message
 
@@ -27,6 +29,7 @@ class Executor:
 
     def __init__(self, max_frame_bytes: int) -> None:
         self._max_frame_bytes = max_frame_bytes
+        self._pid = os.getpid()
         self._runner: asyncio.Runner | None = None
 
     def execute(self, frame: Frame, call: Call, announce: Callable[[str], None]) -> list[Buffer]:
@@ -36,10 +39,12 @@ class Executor:
             value = self._invoke(*_read_request(frame, call.name))
             reply = self._result(frame.call_id, value, Codec(call.results))
         except BaseException as error:  # noqa: BLE001 — SystemExit and KeyboardInterrupt are the call's, too
-            reply = _failure(frame.call_id, error, Codec(call.results))
+            reply = self._failure(frame.call_id, error, Codec(call.results))
         finally:
             context.end()
         flush_output()
+        if os.getpid() != self._pid:
+            os._exit(0)  # a fork of the callable's that came back: one reply is enough
         return reply
 
     def _invoke(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -58,12 +63,24 @@ class Executor:
             raise EncodeError(what="result", reason=reason)
         return parts
 
+    def _failure(self, call_id: int, error: BaseException, codec: Codec) -> list[Buffer]:
+        ours = isinstance(error, (DecodeError, EncodeError))
+        traceback = None if ours else traceback_below(error, _OWN_FRAMES + 1)
+        try:
+            data = capture(error, with_pickle=codec is not Codec.MSGSPEC, traceback=traceback)
+            parts, size = pack_message(Failure(data), call_id=call_id)
+            if size <= self._max_frame_bytes:
+                return parts
+        except (RecursionError, MemoryError):
+            pass  # what is left is enough for the least
+        return pack_message(Failure(undescribed(error)), call_id=call_id)[0]
+
     def _run_coroutine(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         if self._runner is None:
             import asyncio
 
             self._runner = asyncio.Runner()
-        return self._runner.run(coroutine)
+        return self._runner.run(_with_its_tasks(coroutine))
 
 
 def _read_request(frame: Frame, name: str) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
@@ -73,15 +90,25 @@ def _read_request(frame: Frame, name: str) -> tuple[Callable[..., Any], tuple[An
     return function, args, kwargs
 
 
-def _failure(call_id: int, error: BaseException, codec: Codec) -> list[Buffer]:
-    ours = isinstance(error, (DecodeError, EncodeError))
-    traceback = None if ours else traceback_below(error, _OWN_FRAMES + 1)
-    data = capture(error, with_pickle=codec is not Codec.MSGSPEC, traceback=traceback)
-    return pack_message(Failure(data), call_id=call_id)[0]
+async def _with_its_tasks(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """A call ends with all that it started on the loop, as under asyncio.run: a task left over would run on in the
+    next call's time and print into its text."""
+    import asyncio
+
+    try:
+        return await coroutine
+    finally:
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
+
+_flush_c_streams = ctypes.CDLL(None).fflush
 
 
 def flush_output() -> None:
-    """What the call printed is in its pipe before its outcome is on the wire.
+    """What the call printed, from Python or from C, is in its pipe before its outcome is on the wire.
 
     A callable may have closed or replaced the streams; that is its own affair, and no reason to lose its result.
     """
@@ -91,3 +118,4 @@ def flush_output() -> None:
                 stream.flush()
         except (OSError, ValueError, AttributeError):
             continue
+    _flush_c_streams(None)

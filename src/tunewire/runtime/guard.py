@@ -55,6 +55,8 @@ def become_guarded(parent_pid: int) -> None:
     if worker_pid == 0:
         os.close(parent_pidfd)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        # Where the parent ignores SIGCHLD, so would every process here, and exit codes would be lost.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         _die_with(guard_pid)
         return
     try:

@@ -44,4 +44,4 @@ def serve(claim: Claim) -> int:
 def _settle_in(channel: Channel, welcome: Welcome) -> None:
     channel.max_frame_bytes = welcome.max_frame_bytes
     if welcome.sys_path is not None:
-        sys.path[:] = welcome.sys_path
+        sys.path[:] = map(os.fsdecode, welcome.sys_path)

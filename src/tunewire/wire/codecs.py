@@ -10,10 +10,15 @@ lambdas and local functions. It does *not* fail on what lives in `__main__` (a s
 child's `__main__` is another module; but every such reference puts the word `__main__` into the stream, so one
 substring search finds them all, and a false find costs only time. The third case is a module that the user
 registered with `cloudpickle.register_pickle_by_value`.
+
+A class that travels by value and comes back is recognised by cloudpickle, which then sets its attributes and methods
+again from the copy: one round trip would give the sender's own class the receiver's state. So where a value comes
+back, classes that are known already are taken as they are (`_Returning`).
 """
 
 from __future__ import annotations
 
+import io
 import pickle
 import sys
 from collections.abc import Callable, Sequence
@@ -23,7 +28,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from tunewire.errors import DecodeError, EncodeError
-from tunewire.wire.frames import Buffer
+from tunewire.wire.frames import MAX_BUFFERS, Buffer
 from tunewire.wire.unpicklable import locate
 
 T = TypeVar("T")
@@ -59,6 +64,8 @@ def _pickled_by_value_on_request() -> bool:
 def _dump(dumps: Callable[..., bytes], value: object) -> list[Buffer]:
     outside: list[pickle.PickleBuffer] = []
     body = dumps(value, protocol=5, buffer_callback=outside.append)
+    if len(outside) >= MAX_BUFFERS:
+        return [dumps(value, protocol=5)]
     return [body, *(buffer.raw() for buffer in outside)]
 
 
@@ -103,16 +110,48 @@ def encode(value: object, codec: Codec, *, what: str) -> tuple[Codec, list[Buffe
     return encode_pickle(value, what=what)
 
 
-def decode_pickle(buffers: Sequence[Buffer], *, what: str) -> Any:
+class _Returning(pickle.Unpickler):
+    """Reads cloudpickle's pickles without touching classes that this process knows already."""
+
+    def __init__(self, data: Buffer, buffers: Sequence[Buffer]) -> None:
+        super().__init__(io.BytesIO(data), buffers=buffers)
+        self._known: set[type] = set()
+
+    def find_class(self, module: str, name: str) -> Any:
+        found = super().find_class(module, name)
+        if module == "cloudpickle.cloudpickle":
+            if name in ("_make_skeleton_class", "_make_skeleton_enum"):
+                return lambda *arguments: self._skeleton(found, *arguments)
+            if name == "_class_setstate":
+                return lambda cls, state: cls if cls in self._known else found(cls, state)
+        return found
+
+    def _skeleton(self, make: Callable[..., type], *arguments: Any) -> type:
+        from cloudpickle import cloudpickle
+
+        # The tracker maps a class to the id under which it was sent, and stands next to last in both argument lists.
+        was_known = arguments[-2] in cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID
+        cls = make(*arguments)
+        if was_known:
+            self._known.add(cls)
+        return cls
+
+
+def decode_pickle(buffers: Sequence[Buffer], *, what: str, returning: bool = False) -> Any:
     """The value of pickle buffers. Runs whatever the pickle says: for trusted peers only.
 
-    Raises DecodeError, with the foreign error as its cause.
+    `returning` says that the peer may have got classes by value from this process. Raises DecodeError, with the
+    foreign error as its cause.
     """
     if not buffers:
         raise DecodeError(what=what, reason="no pickle came with it")
     try:
+        if returning:
+            return _Returning(buffers[0], buffers[1:]).load()
         return pickle.loads(buffers[0], buffers=buffers[1:])
-    except Exception as error:  # a constructor in the pickle may raise anything
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a constructor in the pickle may raise anything, SystemExit too
         raise DecodeError(what=what, reason=f"{type(error).__name__}: {error}") from error
 
 
@@ -125,5 +164,5 @@ def decode_msgspec(buffers: Sequence[Buffer], *, what: str, type: type[T] | Any 
     except msgspec.ValidationError as error:
         reason, _, path = str(error).partition(" - at ")
         raise DecodeError(what=what, path=path.strip("`"), reason=reason) from error
-    except (msgspec.DecodeError, RecursionError, ValueError) as error:
-        raise DecodeError(what=what, reason=str(error)) from error
+    except Exception as error:  # a type that msgspec refuses, a hook of a Struct that raises
+        raise DecodeError(what=what, reason=f"{error.__class__.__name__}: {error}") from error

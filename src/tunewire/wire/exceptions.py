@@ -8,24 +8,29 @@ receiver tries, in this order: the pickle, if it trusts the sender; the construc
 own errors, with scalar arguments; and else RemoteError, which carries the text.
 
 Some exceptions would mean something else if they were raised in the receiver: those that are not `Exception`
-(KeyboardInterrupt, SystemExit, asyncio's CancelledError), and those that steer an iteration or a task. They always
+(KeyboardInterrupt, SystemExit, asyncio's CancelledError), those that steer an iteration or a task, and those of ours
+that say what became of a call (a CallTimeout of a pool inside the child is not a timeout of the call). They always
 arrive as RemoteError.
+
+Describing an exception calls code of its author's (`__str__`, `args`, `__notes__`, `__reduce__`), and so does
+attaching a note or a cause to a rebuilt one (`__setattr__`). None of it may fail the description: what cannot be told
+is left out. And nothing is believed of a description that came in: its depth and its lists are bounded again.
 """
 
 from __future__ import annotations
 
 import builtins
-import contextlib
-import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
 from tunewire import errors
-from tunewire.errors import EncodeError, RemoteError, RemoteTraceback, TunewireError
-from tunewire.wire.codecs import encode_pickle
+from tunewire.errors import DecodeError, EncodeError, RemoteError, RemoteTraceback, TunewireError, printable
+from tunewire.wire.codecs import decode_pickle, encode_pickle
+
+T = TypeVar("T")
 
 Scalar: TypeAlias = bool | int | float | str | None
 Datum: TypeAlias = Scalar | tuple[Scalar, ...]
@@ -36,6 +41,15 @@ _MAX_TEXT = 1 << 16
 #: Control flow of the process that raises them; not to be raised in another. By name: concurrent.futures has a
 #: CancelledError of its own, and importing it to compare would cost every child its import.
 _STEERING = frozenset({"StopIteration", "StopAsyncIteration", "GeneratorExit", "CancelledError", "Cancelled"})
+#: What this process's own supervision says of a call.
+_SUPERVISION = frozenset(
+    {
+        *("CallCancelled", "CallTimeout", "EndpointClosed", "PoolClosed", "PoolSaturated"),
+        *("StartError", "TruncatedFrame", "WireError", "WorkerCrashed"),
+    }
+)
+#: Exceptions in one description, members of groups and causes together.
+_MAX_NODES = 256
 
 
 class ExceptionData(msgspec.Struct, frozen=True):
@@ -63,12 +77,23 @@ def _clip(text: str) -> str:
     return f"{text[: _MAX_TEXT // 2]}\n… {len(text) - _MAX_TEXT} characters left out …\n{text[-_MAX_TEXT // 2 :]}"
 
 
-def _safe_text(error: BaseException) -> str:
+def _safely(describe: Callable[[], T], otherwise: T) -> T:
+    """What `describe` says, or `otherwise`: it calls code of a user's, which may raise anything at all."""
     try:
-        text = str(error)
-    except Exception as failure:  # noqa: BLE001 — a user's __str__ may raise anything
-        text = f"<its __str__ raised {type(failure).__name__}>"
-    return _clip(_encodable(text))
+        return describe()
+    except BaseException:  # noqa: BLE001 — a __str__ that raises SystemExit must not end the process that reports it
+        return otherwise
+
+
+def _text(error: BaseException) -> str:
+    return _clip(_encodable(_safely(lambda: str(error), "<its text cannot be told: __str__ raised>")))
+
+
+def _notes(error: BaseException) -> tuple[str, ...]:
+    def read() -> tuple[str, ...]:
+        return tuple(_clip(_encodable(str(note))) for note in error.__notes__[:_MAX_MEMBERS])
+
+    return _safely(read, ()) if hasattr(error, "__notes__") else ()
 
 
 def _encodable(text: str) -> str:
@@ -114,10 +139,10 @@ def _own_data(error: TunewireError) -> dict[str, Datum] | None:
 def _traceback_text(error: BaseException, traceback: TracebackType | None) -> str:
     import traceback as formatter
 
-    try:
+    def read() -> str:
         return _clip(_encodable("".join(formatter.format_exception(type(error), error, traceback))))
-    except Exception as failure:  # noqa: BLE001 — formatting calls user code (__str__, __notes__)
-        return f"<the traceback could not be formatted: {type(failure).__name__}>"
+
+    return _safely(read, "<the traceback cannot be told>")
 
 
 def _pickle(error: BaseException) -> bytes | None:
@@ -129,43 +154,77 @@ def _pickle(error: BaseException) -> bytes | None:
 
 
 def capture(
-    error: BaseException, *, with_pickle: bool, traceback: TracebackType | None = None, depth: int = 0
+    error: BaseException, *, with_pickle: bool, traceback: TracebackType | None = None
 ) -> ExceptionData:
-    """`error` as data. `traceback` is where its own text begins, so that a caller can leave out its own frames."""
-    notes = tuple(str(note) for note in getattr(error, "__notes__", ()))[:_MAX_MEMBERS]
-    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    members: tuple[ExceptionData, ...] = ()
-    if isinstance(error, BaseExceptionGroup) and depth < _MAX_CHAIN:
-        members = tuple(
-            capture(member, with_pickle=False, depth=depth + 1) for member in error.exceptions[:_MAX_MEMBERS]
+    """`error` as data. `traceback` is where its text begins, so that a caller can leave out its own frames."""
+    return _Capture(with_pickle=with_pickle).describe(error, traceback or error.__traceback__, depth=0)
+
+
+class _Capture:
+    """One description, bounded as a whole: groups may share members, and causes may be long."""
+
+    def __init__(self, *, with_pickle: bool) -> None:
+        self._with_pickle = with_pickle
+        self._nodes = 0
+
+    def describe(self, error: BaseException, traceback: TracebackType | None, depth: int) -> ExceptionData:
+        self._nodes += 1
+        return ExceptionData(
+            type_name=_encodable(_qualified_name(type(error))),
+            message=_text(error),
+            arguments=_safely(lambda: _arguments(error), None),
+            data=_own_data(error) if isinstance(error, TunewireError) else None,
+            notes=_notes(error),
+            # The text of the outermost exception shows the whole chain.
+            traceback_text=_traceback_text(error, traceback) if depth == 0 else "",
+            cause=self._cause(error, depth),
+            suppress_context=error.__cause__ is not None,
+            members=self._members(error, depth),
+            pickled=self._pickled(error),
         )
-    return ExceptionData(
-        type_name=_qualified_name(type(error)),
-        message=_safe_text(error),
-        arguments=None if isinstance(error, BaseExceptionGroup) else _scalars(error.args),
-        data=_own_data(error) if isinstance(error, TunewireError) else None,
-        notes=tuple(_clip(_encodable(note)) for note in notes),
-        # The text of the outermost exception shows the whole chain.
-        traceback_text=_traceback_text(error, traceback or error.__traceback__) if depth == 0 else "",
-        cause=None
-        if cause is None or depth >= _MAX_CHAIN
-        else capture(cause, with_pickle=with_pickle, depth=depth + 1),
-        suppress_context=error.__cause__ is not None,
-        members=members,
-        pickled=_pickle(error) if with_pickle and _may_be_raised(error) else None,
-    )
+
+    def _may_go_deeper(self, depth: int) -> bool:
+        return depth < _MAX_CHAIN and self._nodes < _MAX_NODES
+
+    def _cause(self, error: BaseException, depth: int) -> ExceptionData | None:
+        cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        if cause is None or not self._may_go_deeper(depth):
+            return None
+        return self.describe(cause, None, depth + 1)
+
+    def _members(self, error: BaseException, depth: int) -> tuple[ExceptionData, ...]:
+        if not isinstance(error, BaseExceptionGroup):
+            return ()
+        members = []
+        for member in error.exceptions[:_MAX_MEMBERS]:
+            if not self._may_go_deeper(depth):
+                break
+            members.append(self.describe(member, None, depth + 1))
+        return tuple(members)
+
+    def _pickled(self, error: BaseException) -> bytes | None:
+        return _pickle(error) if self._with_pickle and _may_be_raised(error) else None
+
+
+def _arguments(error: BaseException) -> tuple[Scalar, ...] | None:
+    return None if isinstance(error, BaseExceptionGroup) else _scalars(error.args)
+
+
+def undescribed(error: BaseException) -> ExceptionData:
+    """The least that can be said of an exception: for one whose description cannot be sent."""
+    return ExceptionData(type_name=_encodable(_qualified_name(type(error))), message=_text(error)[:1000])
 
 
 def _may_be_raised(error: BaseException) -> bool:
-    return isinstance(error, Exception) and type(error).__name__ not in _STEERING
+    return isinstance(error, Exception) and type(error).__name__ not in _STEERING | _SUPERVISION
 
 
 def _from_pickle(data: ExceptionData) -> Exception | None:
     if data.pickled is None:
         return None
     try:
-        error = pickle.loads(data.pickled)
-    except Exception:  # noqa: BLE001 — a constructor that wants other arguments raises whatever it likes
+        error = decode_pickle([data.pickled], what="exception", returning=True)
+    except DecodeError:
         return None
     if (
         isinstance(error, Exception)
@@ -176,29 +235,36 @@ def _from_pickle(data: ExceptionData) -> Exception | None:
     return None
 
 
-def _from_constructor(data: ExceptionData) -> Exception | None:
+def _from_constructor(data: ExceptionData, depth: int) -> Exception | None:
     module, _, name = data.type_name.rpartition(".")
     if module == "tunewire.errors":
-        cls = getattr(errors, name, None)
-        if not (isinstance(cls, type) and issubclass(cls, TunewireError)) or cls is TunewireError:
-            return None
-        if data.data is None:
-            return None
-        with contextlib.suppress(TypeError, ValueError, AttributeError):
-            return cls(**data.data)
-        return None
+        return _own(name, data)
     cls = None if module else getattr(builtins, name, None)
     if not (isinstance(cls, type) and issubclass(cls, Exception)) or name in _STEERING:
         return None
     if issubclass(cls, ExceptionGroup):
-        members = [rebuild(member, trusted=False) for member in data.members]
-        exceptions = [member for member in members if isinstance(member, Exception)]
-        return ExceptionGroup(data.message.rpartition(" (")[0], exceptions) if exceptions else None
+        return _group(data, depth)
     if data.arguments is None:
         return None
-    with contextlib.suppress(TypeError, ValueError):
-        return cls(*data.arguments)
-    return None
+    arguments = data.arguments
+    return _safely(lambda: cls(*arguments), None)
+
+
+def _own(name: str, data: ExceptionData) -> Exception | None:
+    cls = getattr(errors, name, None)
+    if not (isinstance(cls, type) and issubclass(cls, TunewireError)) or cls is TunewireError:
+        return None
+    if data.data is None or name in _SUPERVISION:
+        return None
+    attributes = data.data
+    return _safely(lambda: cls(**attributes), None)
+
+
+def _group(data: ExceptionData, depth: int) -> Exception | None:
+    if depth >= _MAX_CHAIN:
+        return None
+    members = [_rebuild(member, trusted=False, depth=depth + 1) for member in data.members[:_MAX_MEMBERS]]
+    return ExceptionGroup(data.message.rpartition(" (")[0], members) if members else None
 
 
 def _as_remote_error(data: ExceptionData) -> RemoteError:
@@ -210,18 +276,31 @@ def rebuild(data: ExceptionData, *, trusted: bool) -> Exception:
 
     `trusted` allows the pickle to be used; without it no code of the sender's choice runs.
     """
-    error = (_from_pickle(data) if trusted else None) or _from_constructor(data) or _as_remote_error(data)
-    for note in data.notes:
-        if note not in getattr(error, "__notes__", ()):
-            error.add_note(note)
-    original = None if data.cause is None else rebuild(data.cause, trusted=trusted)
+    return _rebuild(data, trusted=trusted, depth=0)
+
+
+def _rebuild(data: ExceptionData, *, trusted: bool, depth: int) -> Exception:
+    error = (
+        (_from_pickle(data) if trusted else None) or _from_constructor(data, depth) or _as_remote_error(data)
+    )
+    cause: BaseException | None = None
+    if data.cause is not None and depth < _MAX_CHAIN:
+        cause = _rebuild(data.cause, trusted=trusted, depth=depth + 1)
     if data.traceback_text:
-        cause = RemoteTraceback(text=data.traceback_text)
-        cause.__cause__ = original
-        error.__cause__ = cause
-    else:
-        error.__cause__ = original
+        where = RemoteTraceback(text=data.traceback_text)
+        where.__cause__ = cause
+        cause = where
+    _attach(error, data.notes[:_MAX_MEMBERS], cause)
     return error
+
+
+def _attach(error: Exception, notes: tuple[str, ...], cause: BaseException | None) -> None:
+    # Past the class's own __setattr__ and add_note: a frozen dataclass would refuse.
+    BaseException.__cause__.__set__(error, cause)  # type: ignore[union-attr]
+    known = set(_notes(error))
+    for note in notes:
+        if note not in known:
+            _safely(lambda note=note: BaseException.add_note(error, printable(note)), None)  # type: ignore[misc]
 
 
 def traceback_below(error: BaseException, frames: int) -> TracebackType | None:

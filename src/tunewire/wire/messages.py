@@ -29,14 +29,15 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag=1):
 class Welcome(msgspec.Struct, frozen=True, array_like=True, tag=2):
     """The parent's answer to Hello. Only then does the child import anything of a user's.
 
-    `sys_path` is the parent's module search path, so that what imports there imports here; None leaves the child's.
+    `sys_path` is the parent's module search path, so that what imports there imports here; None leaves the child's. Its
+    entries are encoded as file names are, since one may hold any bytes.
     """
 
     kind: ClassVar[int] = 2
     tunewire: str
     max_frame_bytes: int
     capabilities: tuple[str, ...] = ()
-    sys_path: tuple[str, ...] | None = None
+    sys_path: tuple[bytes, ...] | None = None
 
 
 class Call(msgspec.Struct, frozen=True, array_like=True, tag=3):

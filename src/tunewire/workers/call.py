@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from tunewire.errors import EncodeError
 from tunewire.wire.codecs import Codec, encode_pickle
 from tunewire.wire.frames import Buffer
-from tunewire.wire.phases import INSIDE
+from tunewire.wire.messages import Call, pack_message
 from tunewire.workers.lifecycle import CallInfo
 from tunewire.workers.limits import Limits
 from tunewire.workers.outcome import Outcome
@@ -18,13 +19,23 @@ from tunewire.workers.outcome import Outcome
 def callable_name(function: Callable[..., Any]) -> str:
     """What a callable is called in errors and statistics.
 
-    >>> callable_name(len)
+    >>> callable_name(functools.partial(len, "abc"))
     'len'
     """
-    while hasattr(function, "func"):  # functools.partial
+    while isinstance(function, functools.partial):
         function = function.func
-    name = getattr(function, "__qualname__", None) or type(function).__qualname__
-    return str(name)
+    name = getattr(function, "__qualname__", None)
+    return displayable(name) if isinstance(name, str) else type(function).__qualname__
+
+
+def displayable(name: str) -> str:
+    """A name as it can be sent and shown, whatever it was made of."""
+    return name.encode("utf-8", "backslashreplace").decode()[:_NAME_LENGTH]
+
+
+_NAME_LENGTH = 200
+#: The parts of a frame, and its size in bytes.
+PackedFrame: TypeAlias = tuple[list[Buffer], int]
 
 
 class Function:
@@ -49,7 +60,7 @@ class Function:
 class Request:
     """What is sent for one call."""
 
-    __slots__ = ("buffers", "codec", "name")
+    __slots__ = ("_buffers", "codec", "name")
 
     def __init__(
         self,
@@ -59,21 +70,31 @@ class Request:
         name: str | None = None,
     ) -> None:
         """EncodeError if an argument cannot be sent; it names the part at fault."""
-        self.name = name or function.name
+        self.name = displayable(name) if name else function.name
         codec, buffers = encode_pickle((args, dict(kwargs or {})), what=f"arguments of {function.name}")
         self.codec = max(codec, function.codec)
-        self.buffers: tuple[Buffer, ...] = (function.buffer, *buffers)
+        self._buffers: tuple[Buffer, ...] = (function.buffer, *buffers)
+
+    def pack(self, call_id: int, *, phase: str, results: Codec, max_frame_bytes: int) -> PackedFrame:
+        """The frame of this call. EncodeError if it is larger than a frame may be."""
+        message = Call(name=self.name, phase=phase, results=results)
+        parts, size = pack_message(message, call_id=call_id, codec=self.codec, buffers=self._buffers)
+        if size > max_frame_bytes:
+            reason = f"they make a frame of {size} bytes, and the limit is {max_frame_bytes}"
+            raise EncodeError(what=f"arguments of {self.name}", reason=reason)
+        return parts, size
 
 
 class PendingCall:
     """One call from its submission to its outcome."""
 
-    __slots__ = ("_decided", "future", "info", "request", "result_type", "results")
+    __slots__ = ("_decided", "frame", "future", "info", "name", "result_type", "results")
 
     def __init__(
         self,
         call_id: int,
-        request: Request,
+        name: str,
+        frame: PackedFrame,
         *,
         phase: str,
         limits: Limits,
@@ -82,10 +103,9 @@ class PendingCall:
         future: asyncio.Future[Outcome[Any]],
         decided: Callable[[PendingCall, Outcome[Any]], None],
     ) -> None:
-        if phase not in INSIDE:
-            raise ValueError(f"a call starts in one of the phases {INSIDE}, not {phase!r}")
         self.info = CallInfo(id=call_id, phase=phase, limits=limits)
-        self.request = request
+        self.name = name
+        self.frame = frame
         self.results = results
         self.result_type = result_type
         self.future = future

@@ -40,8 +40,8 @@ from tunewire.errors import (
 from tunewire.wire.codecs import Codec
 from tunewire.wire.exceptions import rebuild
 from tunewire.wire.frames import DEFAULT_MAX_FRAME_BYTES, Frame
-from tunewire.wire.messages import Call, Failure, Phase, Result, expect, pack_message, read_message
-from tunewire.workers.call import PendingCall, Request
+from tunewire.wire.messages import Failure, Phase, Result, expect, read_message
+from tunewire.workers.call import PackedFrame, PendingCall
 from tunewire.workers.lifecycle import (
     Action,
     Arm,
@@ -79,8 +79,12 @@ _END_WAIT = 0.2
 _GUARD_WAIT = 0.5
 #: After which a process that cannot be reaped is reported. It holds its worker until it is.
 _REAP_REPORT = 2.0
+#: Turns of the loop from bytes in a pipe to a frame in hand: one feeds the reader, one wakes it.
+_READ_TURNS = 2
+#: Announcements of phases of calls that are over, which a process may send by mistake (a thread that was left over).
+_STRAY_PHASES = 100
 #: The id of the initializer's call; users' calls count from 1.
-_INITIALIZER = 0
+INITIALIZER = 0
 
 
 class WorkerSpec(msgspec.Struct, frozen=True):
@@ -89,7 +93,8 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     device: str | None
     #: Over the parent's environment; None removes a variable.
     env: Mapping[str, str | None]
-    initializer: Request | None
+    #: The frame of the initializer's call.
+    initializer: PackedFrame | None
     results: Codec
     max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES
 
@@ -121,6 +126,7 @@ class WorkerDriver:
         self._reply: Reply | None = None
         self._loss: tuple[OutcomeKind, BaseException] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._stray_phases = 0
         self._finished = self._loop.create_future()
 
     # What the pool asks and says.
@@ -156,8 +162,9 @@ class WorkerDriver:
 
     def kill(self) -> None:
         """End the process, whatever it does; the worker lives on."""
-        if self._process is not None:
-            self._process.kill()
+        if not self.is_empty:
+            self._loss = (OutcomeKind.CRASH, self._crash(reason="was killed on request"))
+            self._post(Lost())
 
     def close(self) -> None:
         """End for good; `finished()` tells when nothing is left."""
@@ -213,7 +220,14 @@ class WorkerDriver:
             self._timer.cancel()
             self._timer = None
         if action.at is not None:
-            self._timer = self._loop.call_at(action.at, self._post, DeadlineReached(action.timer))
+            self._timer = self._loop.call_at(action.at, self._give_reply_a_turn, _READ_TURNS, action.timer)
+
+    def _give_reply_a_turn(self, turns: int, timer: int) -> None:
+        """Where the loop itself was late, the reply may have come in time and only not been read: the reader first."""
+        if turns:
+            self._loop.call_soon(self._give_reply_a_turn, turns - 1, timer)
+        else:
+            self._post(DeadlineReached(timer))
 
     def _send_call(self) -> None:
         assert self._process is not None
@@ -222,19 +236,14 @@ class WorkerDriver:
         self._process.stdout.forget()
         self._process.stderr.forget()
         self._sent_at = self._loop.time()
-        self._send(call.id, call.request, call.info.phase, call.results)
-
-    def _send(self, call_id: int, request: Request, phase: str, results: Codec) -> None:
-        assert self._process is not None
-        message = Call(name=request.name, phase=phase, results=results)
-        parts, size = pack_message(message, call_id=call_id, codec=request.codec, buffers=request.buffers)
-        self._process.connection.write_now(parts, size)
+        self._process.connection.write_now(*call.frame)
 
     def _initialise(self) -> None:
         if self.spec.initializer is None:
             self._post(Initialised(self._loop.time()))
         else:
-            self._send(_INITIALIZER, self.spec.initializer, "run", Codec.NONE)
+            assert self._process is not None
+            self._process.connection.write_now(*self.spec.initializer)
 
     def _kill(self) -> None:
         if self._process is not None:
@@ -266,7 +275,7 @@ class WorkerDriver:
         )
 
     def _verdict(self, action: Decide, call: PendingCall) -> tuple[OutcomeKind, Any, BaseException | None]:
-        name = call.request.name
+        name = call.name
         match action.verdict:
             case Verdict.REPLY:
                 assert self._reply is not None
@@ -293,6 +302,10 @@ class WorkerDriver:
             await self._serve()
         except StartError as error:
             self._loss = (OutcomeKind.CRASH, error)
+        except Exception as error:  # whatever it is, it costs this process and not the pool
+            log.exception("worker %d: its process is given up", self.index)
+            self._loss = (OutcomeKind.CRASH, self._crash(reason=f"was given up: {error!r}"))
+            self._loss[1].__cause__ = error
         finally:
             # Shielded: when the host itself is cancelled, the process must still not be left behind.
             with anyio.CancelScope(shield=True):
@@ -300,16 +313,17 @@ class WorkerDriver:
 
     async def _serve(self) -> None:
         process = await ChildProcess.spawn(
-            python_command("-m", "tunewire.runtime"),
+            python_command("import tunewire.runtime.__main__"),
             env=self._environment(),
             max_frame_bytes=self.spec.max_frame_bytes,
             guarded=sys.platform == "linux",
         )
         self._process = process
+        self._stray_phases = 0
         self.processes += 1
         if self.state is not State.STARTING:
             return  # given up while it was spawned
-        hello = await process.greet(max_frame_bytes=self.spec.max_frame_bytes, sys_path=tuple(sys.path))
+        hello = await process.greet(max_frame_bytes=self.spec.max_frame_bytes, sys_path=_search_path())
         self.pid = hello.pid
         async with anyio.create_task_group() as watch:
             watch.start_soon(self._end_reading_at_exit, process)
@@ -334,19 +348,20 @@ class WorkerDriver:
             return
         exit_code = await process.exit_code_soon(_END_WAIT)
         reason = None if exit_code is not None else "closed its channel and went on running"
-        self._loss = (
-            OutcomeKind.CRASH,
-            WorkerCrashed(
-                exit_code=exit_code,
-                signal=signal_name(exit_code),
-                stderr=process.stderr.text(),
-                stdout=process.stdout.text(),
-                phase=self._lifecycle.phase,
-                device=self.spec.device,
-                pid=self.pid,
-                callable_name=None if self._call is None else self._call.request.name,
-                reason=reason,
-            ),
+        self._loss = (OutcomeKind.CRASH, self._crash(exit_code=exit_code, reason=reason))
+
+    def _crash(self, *, exit_code: int | None = None, reason: str | None = None) -> WorkerCrashed:
+        stdout, stderr = self.output()
+        return WorkerCrashed(
+            exit_code=exit_code,
+            signal=signal_name(exit_code),
+            stderr=stderr,
+            stdout=stdout,
+            phase=self._lifecycle.phase,
+            device=self.spec.device,
+            pid=self.pid,
+            callable_name=None if self._call is None else self._call.name,
+            reason=reason,
         )
 
     def _environment(self) -> dict[str, str]:
@@ -359,16 +374,23 @@ class WorkerDriver:
         return environment
 
     def _on_frame(self, frame: Frame) -> None:
-        if frame.call_id == _INITIALIZER and self.state is State.INITIALISING:
+        if frame.call_id == INITIALIZER and self.state is State.INITIALISING:
             self._on_initializer_reply(frame)
         elif frame.kind == Phase.kind:
-            phase = expect(frame, Phase)
-            self._post(PhaseEntered(frame.call_id, phase.name, self._loop.time()))
+            self._on_phase(frame)
         elif self._call is not None and frame.call_id == self._call.id and self.state is State.BUSY:
             self._reply = read_reply(frame, self._call)
             self._post(Replied(frame.call_id, self._reply.keep))
         elif self.state in (State.BUSY, State.IDLE, State.INITIALISING, State.STARTING):
             raise WireError(reason=f"a frame for call {frame.call_id}, which is not running", pid=self.pid)
+
+    def _on_phase(self, frame: Frame) -> None:
+        phase = expect(frame, Phase)
+        if self._call is None or frame.call_id != self._call.id:
+            self._stray_phases += 1
+            if self._stray_phases > _STRAY_PHASES:
+                raise WireError(reason=f"phases of calls that are over, {_STRAY_PHASES} times", pid=self.pid)
+        self._post(PhaseEntered(frame.call_id, phase.name, self._loop.time()))
 
     def _on_initializer_reply(self, frame: Frame) -> None:
         message = read_message(frame)
@@ -411,3 +433,8 @@ class WorkerDriver:
             "" if self.spec.device is None else f" on {self.spec.device}",
             self._process.pid,
         )
+
+
+def _search_path() -> tuple[str, ...]:
+    """What this process imports from. Python passes over entries that are not text, so does a child."""
+    return tuple(entry for entry in sys.path if isinstance(entry, str))

@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
+
+#: Some three hundred years.
+MAX_SECONDS: Final = 1e10
+
+
+def check_seconds(name: str, limit: object) -> None:
+    """TypeError or ValueError unless `limit` is None or a positive number of seconds that a clock can reach."""
+    if limit is None:
+        return
+    if not isinstance(limit, (int, float)) or isinstance(limit, bool):
+        raise TypeError(f"the limit of {name!r} is a number of seconds or None, not {limit!r}")
+    if not 0 < limit <= MAX_SECONDS:
+        raise ValueError(f"the limit of {name!r} is more than 0 and at most {MAX_SECONDS:g} s, not {limit!r}")
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -25,11 +40,7 @@ class Limits(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
-            limit = getattr(self, name)
-            if limit is not None and not limit > 0:
-                raise ValueError(
-                    f"the limit of {name!r} is a positive number of seconds or None, not {limit!r}"
-                )
+            check_seconds(name, getattr(self, name))
 
     def of(self, phase: str) -> float | None:
         """The limit of the phase of this name."""

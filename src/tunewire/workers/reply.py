@@ -42,9 +42,9 @@ def _failed(error: Exception) -> Reply:
 
 
 def _value(frame: Frame, call: PendingCall) -> Any:
-    what = f"result of {call.request.name}"
+    what = f"result of {call.name}"
     if call.results is Codec.MSGSPEC:
         if frame.codec != Codec.MSGSPEC:
             raise WireError(reason=f"a result in codec {frame.codec} came where msgspec was agreed")
         return decode_msgspec(frame.buffers, what=what, type=call.result_type)
-    return decode_pickle(frame.buffers, what=what)
+    return decode_pickle(frame.buffers, what=what, returning=frame.codec == Codec.CLOUDPICKLE)
