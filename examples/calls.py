@@ -1,6 +1,6 @@
 """Awaitable calls into worker processes: values, failures, timeouts and cancellation.
 
-    python examples/calls.py
+python examples/calls.py
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """Exchange values with a child program of your own.
 
-    python examples/endpoint_parent.py
+python examples/endpoint_parent.py
 """
 
 import asyncio

@@ -31,7 +31,11 @@ def test_calls():
     assert lines[:2] == ["a value: 12586269025", "a lambda: 42"]
     assert lines[2] == "a timeout: sleep was still in phase 'run' after 0.2 s, its limit."
     assert lines[3] == "a crash: SIGABRT"
-    assert lines[5:] == ["an item: 10", "an item: ZeroDivisionError('integer division or modulo by zero')", "an item: 2"]
+    assert lines[5:] == [
+        "an item: 10",
+        "an item: ZeroDivisionError('integer division or modulo by zero')",
+        "an item: 2",
+    ]
 
 
 def test_endpoints():

@@ -15,6 +15,9 @@ import pytest
 from tunewire.tune import TuningResult
 
 COMMAND = [sys.executable, "-m", "tunewire.cli"]
+# What the terminal of whoever runs the tests says about itself is not to decide what is printed.
+TERMINAL = {"COLUMNS", "LINES", "TERM", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"}
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in TERMINAL}
 
 HEAD = """
 from tunewire.bench import Array, RawKernel, Work
@@ -60,7 +63,13 @@ def write(folder: Path, text: str, name: str = "kernels.py") -> str:
 
 def tunewire(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*COMMAND, *arguments], cwd=cwd, capture_output=True, text=True, timeout=120, check=False
+        [*COMMAND, *arguments],
+        cwd=cwd,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
 
 
@@ -213,7 +222,7 @@ def test_one_of_several_tunables_is_named(tmp_path: Path) -> None:
 def test_on_a_terminal_progress_is_drawn_in_place(tmp_path: Path) -> None:
     file = write(tmp_path, GOOD)
     ours, theirs = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "40"}
+    environment = {**ENVIRONMENT, "TERM": "xterm", "COLUMNS": "100", "LINES": "40"}
     with subprocess.Popen(
         [*COMMAND, "tune", file], stdout=subprocess.PIPE, stderr=theirs, env=environment
     ) as process:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -33,7 +34,13 @@ SHOWN = "[bold]red[/bold] \\x1b[2J\\x07\\u202e\\x9b :smile:"
 def rendered(report: RenderableType, width: int = 200) -> str:
     """As on a terminal without colours."""
     console = Console(
-        file=io.StringIO(), width=width, force_terminal=True, color_system=None, markup=False, highlight=False
+        file=io.StringIO(),
+        width=width,
+        force_terminal=True,
+        color_system=None,
+        markup=False,
+        highlight=False,
+        _environ={},
     )
     console.print(report)
     assert isinstance(console.file, io.StringIO)
@@ -41,8 +48,6 @@ def rendered(report: RenderableType, width: int = 200) -> str:
 
 
 def tuned(*trials: Trial, values: tuple[int | str, ...] = (8, 16, 32)) -> TuningResult:
-    from datetime import UTC, datetime
-
     space = Space({"TILE": values})
     return TuningResult(
         kernel=KernelIdentity.of(RawKernel("kernel void f() {}", "f")),
@@ -51,7 +56,7 @@ def tuned(*trials: Trial, values: tuple[int | str, ...] = (8, 16, 32)) -> Tuning
         devices=("opencl:0",),
         environment=Environment.of(["opencl:0"], trials),
         default=space.first,
-        complete=len(trials) == len(space),
+        complete=len(trials) >= len(space),
         started=datetime(2025, 1, 1, 12, 0, 0, tzinfo=UTC),
         finished=datetime(2025, 1, 1, 12, 1, 15, tzinfo=UTC),
         ranking=tuple(each.index for each in ranked(trials)),
@@ -99,12 +104,18 @@ def test_the_ranking_shows_the_fastest_first_and_says_how_many_more_there_are() 
     text = report(
         tuned(trial(0, {"TILE": 8}, SLOW), trial(1, {"TILE": 16}, FAST), trial(2, {"TILE": 32}, SLOW)), top=2
     )
-    assert "3 of 3 configurations measured in 1 min 15 s" in text
+    assert "3 of 3 configurations measured in 1 min 15 s\n" in text
     lines = [line.split() for line in text.splitlines()]
     assert ["1", "16", "1.000", "ms", "0.0", "%", "2.000"] in lines
     assert ["2", "8", "8.000", "ms", "0.0", "%", "0.250"] in lines
-    assert "1 slower ones are not shown" in text
+    assert "and 1 slower" in text
     assert "The best is 8.00 times as fast as the first (8.00 to 8.00, 95 % confidence)." in text
+
+
+def test_a_search_that_was_left_says_so() -> None:
+    assert "1 of 1 configurations measured in 1 min 15 s, and the search ended early" in report(
+        tuned(trial(0, {"TILE": 8}, FAST))
+    )
 
 
 def test_failures_are_counted_by_kind_with_their_reasons() -> None:

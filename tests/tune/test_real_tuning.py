@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tunewire import Pool
+from tunewire.errors import CompileFailed
 from tunewire.tune import Configuration, FailureKind, Trial, Tunable, TuningResult, tune
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "matmul" / "matmul.py"
@@ -86,3 +87,17 @@ async def test_every_mistake_costs_itself_alone_and_is_told_as_what_it_is(
     assert result.environment.devices[0].driver is not None
     result.save(tmp_path / "tuning.json")
     assert TuningResult.load(tmp_path / "tuning.json") == result
+
+
+def test_the_kernel_in_cuda_compiles_but_where_it_is_not_to(tunable: Tunable) -> None:
+    pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="CuPy is not installed")
+    from tunewire.bench.backends.nvrtc import compile_cubin
+
+    kernel = tunable.kernel_in("cuda")
+    assert kernel is not None
+    for configuration in [*of_variant(tunable, "tiled")[::20], *of_variant(tunable, "skipped_tile")]:
+        bound = kernel.bind(configuration)
+        assert compile_cubin(bound.source, bound.entry, arch="sm_90", options=bound.definitions()).cubin
+    broken = kernel.bind(of_variant(tunable, "undeclared_name")[0])
+    with pytest.raises(CompileFailed, match="BANK_PADDING"):
+        compile_cubin(broken.source, broken.entry, arch="sm_90", options=broken.definitions())

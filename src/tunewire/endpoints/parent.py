@@ -173,6 +173,7 @@ class ParentEndpoint:
             raise TruncatedFrame(received=error.received, expected=error.expected, pid=self.pid) from None
         except WireError:
             self._process.kill()
+            self._process.connection.close()
             raise
 
     async def _closed(self) -> EndpointClosed:

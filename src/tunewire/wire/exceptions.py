@@ -140,9 +140,28 @@ def _traceback_text(error: BaseException, traceback: TracebackType | None) -> st
     import traceback as formatter
 
     def read() -> str:
-        return _clip(_encodable("".join(formatter.format_exception(type(error), error, traceback))))
+        if _is_larger(error, _MAX_NODES):
+            # The formatter visits a member once for each way that leads to it: 8 levels of 20 shared ones never end.
+            lines = formatter.format_tb(traceback)
+            return "".join(
+                [*lines, f"{_qualified_name(type(error))}: {error} (a group too large to be shown)\n"]
+            )
+        return "".join(formatter.format_exception(type(error), error, traceback))
 
-    return _safely(read, "<the traceback cannot be told>")
+    return _safely(lambda: _clip(_encodable(read())), "<the traceback cannot be told>")
+
+
+def _is_larger(error: BaseException, size: int) -> bool:
+    """Whether more than `size` exceptions are met on all ways through groups and causes."""
+    met = 0
+    ahead = [error]
+    while ahead and met <= size:
+        met += 1
+        one = ahead.pop()
+        ahead.extend(chained for chained in (one.__cause__, one.__context__) if chained is not None)
+        if isinstance(one, BaseExceptionGroup):
+            ahead.extend(one.exceptions)
+    return met > size
 
 
 def _pickle(error: BaseException) -> bytes | None:
@@ -295,12 +314,17 @@ def _rebuild(data: ExceptionData, *, trusted: bool, depth: int) -> Exception:
 
 
 def _attach(error: Exception, notes: tuple[str, ...], cause: BaseException | None) -> None:
-    # Past the class's own __setattr__ and add_note: a frozen dataclass would refuse.
+    # Past the class's own __setattr__: a frozen dataclass would refuse.
     BaseException.__cause__.__set__(error, cause)  # type: ignore[union-attr]
     known = set(_notes(error))
     for note in notes:
         if note not in known:
-            _safely(lambda note=note: BaseException.add_note(error, printable(note)), None)  # type: ignore[misc]
+            add_note(error, printable(note))
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """Add a note to a foreign exception; one whose class refuses it goes without."""
+    _safely(lambda: BaseException.add_note(error, note), None)
 
 
 def traceback_below(error: BaseException, frames: int) -> TracebackType | None:

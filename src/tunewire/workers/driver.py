@@ -38,7 +38,7 @@ from tunewire.errors import (
     WorkerCrashed,
 )
 from tunewire.wire.codecs import Codec
-from tunewire.wire.exceptions import rebuild
+from tunewire.wire.exceptions import add_note, rebuild
 from tunewire.wire.frames import DEFAULT_MAX_FRAME_BYTES, Frame
 from tunewire.wire.messages import Failure, Phase, Result, expect, read_message
 from tunewire.workers.call import PackedFrame, PendingCall
@@ -302,10 +302,8 @@ class WorkerDriver:
             await self._serve()
         except StartError as error:
             self._loss = (OutcomeKind.CRASH, error)
-        except Exception as error:  # whatever it is, it costs this process and not the pool
-            log.exception("worker %d: its process is given up", self.index)
-            self._loss = (OutcomeKind.CRASH, self._crash(reason=f"was given up: {error!r}"))
-            self._loss[1].__cause__ = error
+        except Exception as error:  # noqa: BLE001 — see _give_up
+            self._give_up(error)
         finally:
             # Shielded: when the host itself is cancelled, the process must still not be left behind.
             with anyio.CancelScope(shield=True):
@@ -328,14 +326,26 @@ class WorkerDriver:
         async with anyio.create_task_group() as watch:
             watch.start_soon(self._end_reading_at_exit, process)
             self._post(Started(self._loop.time()))
-            try:
-                while True:
-                    self._on_frame(await process.connection.read_frame())
-            except (EndpointClosed, TruncatedFrame):
-                await self._note_end(process)
-            except WireError as error:
-                self._loss = (OutcomeKind.CRASH, error)
+            await self._read_frames(process)
             watch.cancel_scope.cancel()
+
+    async def _read_frames(self, process: ChildProcess) -> None:
+        try:
+            while True:
+                self._on_frame(await process.connection.read_frame())
+        except (EndpointClosed, TruncatedFrame):
+            await self._note_end(process)
+        except WireError as error:
+            self._loss = (OutcomeKind.CRASH, error)
+        except Exception as error:  # noqa: BLE001 — see _give_up
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        """Whatever it is, it costs this process and its call, and not the pool."""
+        log.error("worker %d: its process is given up", self.index, exc_info=error)
+        crash = self._crash(reason=f"was given up: {error!r}")
+        crash.__cause__ = error
+        self._loss = (OutcomeKind.CRASH, crash)
 
     @staticmethod
     async def _end_reading_at_exit(process: ChildProcess) -> None:
@@ -398,7 +408,7 @@ class WorkerDriver:
             self._post(Initialised(self._loop.time()))
         elif isinstance(message, Failure):
             error = rebuild(message.exception, trusted=self.spec.results is not Codec.MSGSPEC)
-            error.add_note("raised by the initializer; the call did not begin")
+            add_note(error, "raised by the initializer; the call did not begin")
             self._loss = (OutcomeKind.ERROR, error)
             self._post(Lost())
         else:

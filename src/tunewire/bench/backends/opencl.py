@@ -23,6 +23,7 @@ DeviceFault. On PoCL the kernel runs in this process, so a wild write is not an 
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -47,6 +48,8 @@ __all__ = ["OpenCLBackend"]
 _enqueue = cl.enqueue_nd_range_kernel
 _copy = cl.enqueue_copy
 _wait = cl.wait_for_events
+
+_POCL_COPY = re.compile(r"\S*/tempfile_\w+\.cl")
 
 _BUILD_ERRORS = frozenset(
     {
@@ -196,6 +199,8 @@ class OpenCLBackend:
 
     def _compile_failed(self, program: Any, error: Any, options: Sequence[str]) -> CompileFailed:
         log = program.get_build_info(self._session.device, cl.program_build_info.LOG).strip()
+        # PoCL compiles a temporary copy, whose place on this machine tells nothing.
+        log = _POCL_COPY.sub(f"{self._kernel.entry}.cl", log)
         return CompileFailed(
             log=log or str(error), kernel=self._kernel.title, device=self._name, options=tuple(options)
         )
