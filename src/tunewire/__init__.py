@@ -39,9 +39,13 @@ if TYPE_CHECKING:
     from tunewire.pool import Worker as Worker
     from tunewire.pool import WorkerStatistics as WorkerStatistics
     from tunewire.runtime import current_call as current_call
+    from tunewire.workers import Ladder as Ladder
     from tunewire.workers import Limits as Limits
     from tunewire.workers import Outcome as Outcome
     from tunewire.workers import OutcomeKind as OutcomeKind
+    from tunewire.workers import Postmortem as Postmortem
+    from tunewire.workers import Recycle as Recycle
+    from tunewire.workers import WorkerEvent as WorkerEvent
 
 _HOMES = {
     "Array": "bench",
@@ -50,6 +54,10 @@ _HOMES = {
     "EndpointStatistics": "endpoints",
     "LeasedWorker": "pool",
     "Limits": "workers",
+    "WorkerEvent": "workers",
+    "Recycle": "workers",
+    "Postmortem": "workers",
+    "Ladder": "workers",
     "MapOutcomes": "pool",
     "MapResults": "pool",
     "Measurement": "bench",

@@ -5,6 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tunewire.workers.ladder import Ladder
 from tunewire.workers.lifecycle import (
     _TABLE,
     Arm,
@@ -19,17 +20,21 @@ from tunewire.workers.lifecycle import (
     Gone,
     Initialise,
     Initialised,
+    Interrupt,
     Kill,
     Lifecycle,
     Lost,
     PhaseEntered,
     Replied,
+    Return,
     Send,
     Spawn,
     Started,
     State,
+    Terminate,
     Verdict,
     Withdraw,
+    replay,
 )
 from tunewire.workers.limits import Limits
 
@@ -48,7 +53,7 @@ def worker_after(*events) -> Lifecycle:
 STARTING = (Assign(CALL, now=0.0),)
 INITIALISING = (*STARTING, Started(now=0.5))
 BUSY = (*INITIALISING, Initialised(now=0.7))
-IDLE = (*BUSY, Replied(7))
+IDLE = (*BUSY, Replied(7, 8.0))
 
 
 def test_a_call_on_a_new_worker_passes_every_stage_with_its_own_limit():
@@ -56,7 +61,7 @@ def test_a_call_on_a_new_worker_passes_every_stage_with_its_own_limit():
     assert worker.handle(Assign(CALL, now=0.0)) == [Spawn(), Arm(1, 1.0)]
     assert worker.handle(Started(now=0.5)) == [Arm(2, 2.5), Initialise()]
     assert worker.handle(Initialised(now=0.7)) == [Send(7), Arm(3, 5.7)]
-    assert worker.handle(Replied(7)) == [Arm(4, None), Decide(7, Verdict.REPLY, "run"), Free()]
+    assert worker.handle(Replied(7, 8.0)) == [Arm(4, None), Decide(7, Verdict.REPLY, "run"), Free()]
     assert worker.handle(Assign(CALL, now=9.0)) == [Send(7), Arm(5, 14.0)]
 
 
@@ -71,28 +76,137 @@ def test_the_phases_of_a_call_have_limits_of_their_own_and_go_forward_only():
 
 
 @pytest.mark.parametrize(
-    ("history", "phase", "limit"), [(STARTING, "start", 1.0), (INITIALISING, "init", 2.0), (BUSY, "run", 5.0)]
+    ("history", "phase", "limit"), [(STARTING, "start", 1.0), (INITIALISING, "init", 2.0)]
 )
-def test_a_deadline_ends_the_process_and_names_phase_and_limit(history, phase, limit):
+def test_a_deadline_before_the_call_began_kills_at_once(history, phase, limit):
     worker = worker_after(*history)
-    decided = worker.handle(DeadlineReached(worker._timer))
+    decided = worker.handle(DeadlineReached(worker._timer, 8.0))
     assert decided[1:] == [Decide(7, Verdict.TIMEOUT, phase, limit), Kill()]
     assert worker.state is State.ENDING
+
+
+def test_a_deadline_of_a_running_call_decides_it_and_climbs_the_ladder():
+    worker = worker_after(*BUSY)
+    decided = worker.handle(DeadlineReached(3, 8.0))
+    assert decided == [Arm(4, None), Decide(7, Verdict.TIMEOUT, "run", 5.0), Terminate(), Arm(5, 8.02)]
+    assert worker.handle(DeadlineReached(5, 8.02)) == [Kill()]
+    assert worker.handle(Gone()) == [Free()]
+
+
+def with_ladder(**rungs):
+    call = CallInfo(id=7, phase="run", limits=LIMITS, ladder=Ladder(**rungs))
+    return (Assign(call, now=0.0), Started(now=0.5), Initialised(now=0.7))
+
+
+def test_without_the_terminate_rung_a_call_that_is_given_up_is_killed():
+    worker = worker_after(*with_ladder(terminate=None))
+    assert worker.handle(Cancelled(7, 8.0))[-1] == Kill()
+    assert worker.state is State.ENDING
+
+
+def test_a_call_that_ends_when_it_is_interrupted_keeps_its_process():
+    worker = worker_after(*with_ladder(interrupt=0.5))
+    given_up = worker.handle(Cancelled(7, 8.0))
+    assert given_up == [Arm(4, None), Decide(7, Verdict.CANCELLED, "run"), Interrupt(7), Arm(5, 8.5)]
+    assert not worker.is_free
+    assert worker.handle(Replied(7, 8.499)) == [Arm(6, None), Free()]
+    assert worker.handle(DeadlineReached(5, 8.5)) == [], "the next rung was withdrawn with its timer"
+    assert worker.state is State.IDLE
+
+
+def test_an_interrupted_call_that_goes_on_is_terminated_and_then_killed():
+    worker = worker_after(*with_ladder(interrupt=0.5), Cancelled(7, 8.0))
+    assert worker.handle(DeadlineReached(5, 8.5)) == [Terminate(), Arm(6, 8.52)]
+    assert worker.handle(Replied(7, 8.51)) == [], "after SIGTERM it never gets another call"
+    assert worker.handle(DeadlineReached(6, 8.52)) == [Kill()]
+
+
+def test_an_interrupted_process_that_is_no_good_any_more_is_ended():
+    worker = worker_after(*with_ladder(interrupt=0.5), Cancelled(7, 8.0))
+    assert worker.handle(Replied(7, 8.1, keep=False)) == [Terminate(), Arm(6, 8.12)]
+
+
+def test_a_late_reply_of_another_call_keeps_nothing():
+    worker = worker_after(*with_ladder(interrupt=0.5), Cancelled(7, 8.0))
+    assert worker.handle(Replied(6, 8.1)) == []
+    assert worker.state is State.INTERRUPTING
+
+
+@pytest.mark.parametrize("rungs", [{"interrupt": 0.5}, {"terminate": 0.5}])
+def test_a_process_that_ends_on_a_rung_is_seen_off(rungs):
+    worker = worker_after(*with_ladder(**rungs), Cancelled(7, 8.0))
+    assert worker.handle(Lost())[-1] == Kill()
+    assert worker.handle(Gone()) == [Free()]
+
+
+@pytest.mark.parametrize("rungs", [{"interrupt": 0.5}, {"terminate": 0.5}])
+def test_closing_goes_straight_to_the_kill(rungs):
+    worker = worker_after(*with_ladder(**rungs), Cancelled(7, 8.0))
+    assert worker.handle(Close())[-1] == Kill()
+    assert worker.handle(Gone()) == [Finish()]
+
+
+def test_an_idle_process_is_ended_after_its_limit_and_grows_again_unseen():
+    worker = Lifecycle(idle_limit=60.0)
+    for event in BUSY:
+        worker.handle(event)
+    assert worker.handle(Replied(7, 8.0))[-2:] == [Arm(5, 68.0), Free()]
+    assert worker.handle(DeadlineReached(5, 68.0)) == [Withdraw(), Kill()]
+    assert worker.handle(Gone()) == [Free()]
+    assert worker.handle(Assign(CALL, now=70.0))[0] == Spawn()
+
+
+def test_a_new_call_withdraws_the_idle_limit():
+    worker = Lifecycle(idle_limit=60.0)
+    for event in (*IDLE, Assign(CALL, now=9.0)):
+        worker.handle(event)
+    assert worker.handle(DeadlineReached(5, 68.0)) == []
+    assert worker.state is State.BUSY
+
+
+def test_a_call_that_has_not_begun_is_sent_again_a_bounded_number_of_times():
+    worker = worker_after(*IDLE, Assign(CALL, now=9.0))
+    assert worker.handle(Lost(begun=False))[1:] == [Return(7), Kill()]
+    assert worker.call is None
+    worn = CallInfo(id=7, phase="run", limits=LIMITS, repeats=0)
+    worker = worker_after(*IDLE, Assign(worn, now=9.0))
+    assert Decide(7, Verdict.LOST, "run") in worker.handle(Lost(begun=False))
+
+
+def test_a_call_that_may_have_begun_is_sent_again_only_if_it_may_be():
+    worker = worker_after(*BUSY)
+    assert Decide(7, Verdict.LOST, "run") in worker.handle(Lost(begun=True))
+    twice = CallInfo(id=7, phase="run", limits=LIMITS, idempotent=True)
+    worker = worker_after(Assign(twice, now=0.0), Started(now=0.5), Initialised(now=0.7))
+    assert Return(7) in worker.handle(Lost(begun=True))
+
+
+def test_a_log_of_events_replays_to_the_same_actions():
+    events = [
+        *with_ladder(interrupt=0.5),
+        Cancelled(7, 8.0),
+        Replied(7, 8.1),
+        Assign(CALL, 9.0),
+        Lost(),
+        Gone(),
+    ]
+    assert replay(events) == replay(events)
+    assert replay(events)[-1] == [Free()]
 
 
 @pytest.mark.parametrize("history", [STARTING, INITIALISING, BUSY])
 @pytest.mark.parametrize(
     ("event", "verdict"),
-    [(Cancelled(7), Verdict.CANCELLED), (Lost(), Verdict.LOST), (Close(), Verdict.CLOSED)],
+    [(Cancelled(7, 8.0), Verdict.CANCELLED), (Lost(), Verdict.LOST), (Close(), Verdict.CLOSED)],
 )
 def test_cancel_loss_and_close_decide_the_call_at_every_stage(history, event, verdict):
     worker = worker_after(*history)
     actions = worker.handle(event)
     assert [action.verdict for action in actions if isinstance(action, Decide)] == [verdict]
-    assert actions[-1] == Kill()
+    assert not worker.is_free
 
 
-FIRST = [Replied(7), Cancelled(7), Lost(), Close(), DeadlineReached(3)]
+FIRST = [Replied(7, 8.0), Cancelled(7, 8.0), Lost(), Close(), DeadlineReached(3, 8.0)]
 
 
 @pytest.mark.parametrize("first", FIRST)
@@ -106,36 +220,37 @@ def test_the_first_of_two_decides_and_the_second_finds_no_call(first, second):
 
 
 def test_a_worker_is_free_again_only_when_the_old_work_is_gone():
-    worker = worker_after(*BUSY, Cancelled(7))
+    worker = worker_after(*BUSY, Cancelled(7, 8.0))
     assert not worker.is_free
-    assert worker.handle(Replied(7)) == []
+    assert worker.handle(Replied(7, 8.0)) == []
+    worker.handle(Lost())
     assert worker.handle(Gone()) == [Free()]
     assert worker.is_free
 
 
 def test_a_reply_that_gives_the_process_up_ends_it_before_the_worker_is_free():
     worker = worker_after(*BUSY)
-    assert worker.handle(Replied(7, keep=False))[1:] == [Decide(7, Verdict.REPLY, "run"), Kill()]
+    assert worker.handle(Replied(7, 8.0, keep=False))[1:] == [Decide(7, Verdict.REPLY, "run"), Kill()]
     assert worker.handle(Gone()) == [Free()]
 
 
 def test_an_idle_process_that_is_lost_withdraws_the_worker_until_it_is_gone():
     worker = worker_after(*IDLE)
-    assert worker.handle(Lost()) == [Withdraw(), Kill()]
+    assert worker.handle(Lost())[1:] == [Withdraw(), Kill()]
     assert not worker.is_free
     assert worker.handle(Gone()) == [Free()]
 
 
 def test_a_deadline_that_was_on_its_way_when_it_was_replaced_does_nothing():
     worker = worker_after(*BUSY)
-    assert worker.handle(DeadlineReached(2)) == []
+    assert worker.handle(DeadlineReached(2, 8.0)) == []
     assert worker.state is State.BUSY
 
 
 def test_a_cancel_for_another_call_does_nothing():
     worker = worker_after(*BUSY)
-    assert worker.handle(Cancelled(8)) == []
-    assert worker.handle(Replied(8)) == []
+    assert worker.handle(Cancelled(8, 8.0)) == []
+    assert worker.handle(Replied(8, 8.0)) == []
 
 
 @pytest.mark.parametrize("history", [(), IDLE, BUSY, (*BUSY, Lost())])
@@ -146,7 +261,15 @@ def test_closing_ends_when_nothing_is_left_and_nothing_happens_after(history):
         actions += worker.handle(Gone())
     assert actions[-1] == Finish()
     assert worker.state is State.CLOSED
-    for event in (Close(), Gone(), Lost(), Started(0.0), Replied(7), Cancelled(7), DeadlineReached(1)):
+    for event in (
+        Close(),
+        Gone(),
+        Lost(),
+        Started(0.0),
+        Replied(7, 8.0),
+        Cancelled(7, 8.0),
+        DeadlineReached(1, 8.0),
+    ):
         assert worker.handle(event) == []
 
 
@@ -156,11 +279,13 @@ class WorkerMachine(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.worker = Lifecycle()
+        self.worker = Lifecycle(idle_limit=60.0)
         self.process = False
         self.told_to_end = False
         self.closed = False
         self.next_id = 1
+        self.may_repeat = self.call_idempotent = False
+        self.call_repeats = 0
         self.open_calls = set()
         self.decided = set()
         self.now = 0.0
@@ -180,7 +305,14 @@ class WorkerMachine(RuleBasedStateMachine):
                     assert call_id not in self.decided
                     self.decided.add(call_id)
                     self.open_calls.remove(call_id)
-                case Kill():
+                case Return(call_id):
+                    assert call_id not in self.decided
+                    assert self.may_repeat
+                    self.open_calls.remove(call_id)
+                case Interrupt(call_id):
+                    assert call_id in self.decided
+                    assert not self.told_to_end
+                case Kill() | Terminate():
                     self.told_to_end = True
                 case Free():
                     assert not (self.process and self.told_to_end)
@@ -190,10 +322,18 @@ class WorkerMachine(RuleBasedStateMachine):
                     self.closed = True
 
     @precondition(lambda self: self.worker.is_free and not self.closed)
-    @rule(phase=st.sampled_from(["compile", "check", "run"]))
-    def assign(self, phase):
+    @rule(
+        phase=st.sampled_from(["compile", "check", "run"]),
+        ladder=st.sampled_from([Ladder(), Ladder(interrupt=0.5), Ladder(interrupt=0.5, terminate=None)]),
+        idempotent=st.booleans(),
+        repeats=st.integers(0, 2),
+    )
+    def assign(self, phase, ladder, idempotent, repeats):
         assert not self.open_calls
-        call = CallInfo(id=self.next_id, phase=phase, limits=LIMITS)
+        self.call_idempotent, self.call_repeats = idempotent, repeats
+        call = CallInfo(
+            id=self.next_id, phase=phase, limits=LIMITS, ladder=ladder, idempotent=idempotent, repeats=repeats
+        )
         self.next_id += 1
         self.open_calls.add(call.id)
         self.post(Assign(call, self.now))
@@ -212,7 +352,7 @@ class WorkerMachine(RuleBasedStateMachine):
 
     @rule(back=st.integers(0, 2), keep=st.booleans())
     def replied(self, back, keep):
-        self.post(Replied(self.next_id - back, keep))
+        self.post(Replied(self.next_id - back, self.now, keep))
 
     @rule(back=st.integers(0, 2), phase=st.sampled_from(["compile", "check", "run", "?"]))
     def phase(self, back, phase):
@@ -221,18 +361,19 @@ class WorkerMachine(RuleBasedStateMachine):
     @rule(back=st.integers(0, 2))
     def deadline(self, back):
         if self.worker.call is not None or back:
-            self.post(DeadlineReached(self.worker._timer - back))
+            self.post(DeadlineReached(self.worker._timer - back, self.now))
 
     @rule(back=st.integers(0, 2))
     def cancel(self, back):
-        self.post(Cancelled(self.next_id - back))
+        self.post(Cancelled(self.next_id - back, self.now))
 
     @precondition(lambda self: self.process)
-    @rule()
-    def lost(self):
-        self.post(Lost())
+    @rule(begun=st.booleans())
+    def lost(self, begun):
+        self.may_repeat = self.call_repeats > 0 and (self.call_idempotent or not begun)
+        self.post(Lost(begun))
 
-    @precondition(lambda self: self.process and self.told_to_end)
+    @precondition(lambda self: self.process and self.worker.state in (State.ENDING, State.CLOSING))
     @rule()
     def gone(self):
         self.process = False

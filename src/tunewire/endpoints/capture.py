@@ -19,10 +19,12 @@ _MAX_READS = 4
 class OutputCapture:
     """The reading end of one captured stream."""
 
-    def __init__(self, fd: int, loop: asyncio.AbstractEventLoop, limit: int) -> None:
+    def __init__(self, fd: int, loop: asyncio.AbstractEventLoop, limit: int, sink: int | None = None) -> None:
+        """`sink` is a descriptor that everything is copied to as it comes."""
         self._fd = fd
         self._loop = loop
         self._limit = limit
+        self._sink = sink
         self._chunks: deque[bytes] = deque()
         self._held = 0
         self._open = True
@@ -42,7 +44,12 @@ class OutputCapture:
         return True
 
     def add(self, data: bytes) -> None:
-        """Append to the tail what was read elsewhere."""
+        """Append to the tail, and copy to the sink; also what was read elsewhere."""
+        if self._sink is not None:
+            try:
+                os.write(self._sink, data)
+            except OSError:  # it is full, or closed: what is captured is captured all the same
+                self._sink = None
         self._chunks.append(data)
         self._held += len(data)
         while self._held - len(self._chunks[0]) >= self._limit:

@@ -12,6 +12,8 @@ its own; its group and the descendants that can be found are killed one by one, 
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import mmap
 import os
 import secrets
 import signal
@@ -19,15 +21,27 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Literal
 
 import psutil
 
 from tunewire.endpoints.capture import OutputCapture
 from tunewire.endpoints.connection import Connection
-from tunewire.errors import EndpointClosed, StartError, WireError
+from tunewire.errors import EndpointClosed, StartError, TruncatedFrame, WireError
 from tunewire.runtime.claim import VARIABLE
 from tunewire.version import __version__
-from tunewire.wire.messages import Hello, Welcome, expect, pack_message
+from tunewire.wire.exceptions import rebuild
+from tunewire.wire.messages import (
+    Failure,
+    Hello,
+    Interrupt,
+    Ready,
+    Welcome,
+    expect,
+    pack_message,
+    read_message,
+)
+from tunewire.wire.record import PAGE_BYTES, Record, read_record
 
 #: Kept of each output stream.
 OUTPUT_TAIL_BYTES = 16 * 1024
@@ -55,6 +69,8 @@ class _Pipes:
 
     def __init__(self) -> None:
         self._open: set[int] = set()
+        self.recorder: int | Literal[""] = ""
+        self._page: mmap.mmap | None = None
         try:
             self._make()
         except OSError:  # out of descriptors, half-way
@@ -72,17 +88,40 @@ class _Pipes:
         self._open.update(pair)
         return pair
 
+    @property
+    def passed(self) -> tuple[int, ...]:
+        """What the child gets besides the standard three."""
+        return (self.capture_out, *([self.recorder] if isinstance(self.recorder, int) else []))
+
+    def make_page(self) -> None:
+        """The flight recorder's page: a memory file of fixed size. A child that could shorten it would kill its reader
+        with SIGBUS, so it is sealed. There is none where the system has none."""
+        if not hasattr(os, "memfd_create"):
+            return
+        fd = os.memfd_create("tunewire", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self._open.add(fd)
+        os.ftruncate(fd, PAGE_BYTES)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+        self.recorder = fd
+        self._page = mmap.mmap(fd, PAGE_BYTES, prot=mmap.PROT_READ)
+
+    def take_page(self) -> mmap.mmap | None:
+        page, self._page = self._page, None
+        return page
+
     def take(self, fd: int) -> int:
         self._open.discard(fd)
         return fd
 
     def close_childs(self) -> None:
-        for fd in (self.stdin, self.stdout, self.capture_out, self.capture_err):
+        for fd in (self.stdin, self.stdout, self.capture_err, *self.passed):
             os.close(self.take(fd))
 
     def close(self) -> None:
         while self._open:
             os.close(self._open.pop())
+        if self._page is not None:
+            self._page.close()
 
 
 @contextmanager
@@ -111,6 +150,7 @@ class ChildProcess:
         stderr: OutputCapture,
         command: tuple[str, ...],
         cookie: bytes,
+        page: mmap.mmap | None,
         *,
         guarded: bool,
     ) -> None:
@@ -120,6 +160,7 @@ class ChildProcess:
         self.stderr = stderr
         self.command = command
         self._cookie = cookie
+        self._page = page
         self._has_guard = False
         self._guarded = guarded
 
@@ -132,15 +173,20 @@ class ChildProcess:
         cwd: str | None = None,
         max_frame_bytes: int,
         guarded: bool,
+        sinks: tuple[int | None, int | None] = (None, None),
     ) -> ChildProcess:
-        """Start `command`. Cancelling in any moment leaves no process: one that was on its way is killed.
+        """Start `command`; what it prints and writes to stderr is copied to `sinks`.
+
+        Cancelling in any moment leaves no process: one that was on its way is killed.
 
         Raises StartError if it cannot be run.
         """
         if not command:
             raise StartError(command=(), reason="there is no program in an empty command")
         try:
-            return await cls._spawn(command, env, cwd, max_frame_bytes=max_frame_bytes, guarded=guarded)
+            return await cls._spawn(
+                command, env, cwd, max_frame_bytes=max_frame_bytes, guarded=guarded, sinks=sinks
+            )
         except (OSError, ValueError) as error:  # ValueError: a NUL in a word or in the environment
             reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
             raise StartError(command=command, reason=reason) from error
@@ -154,17 +200,23 @@ class ChildProcess:
         *,
         max_frame_bytes: int,
         guarded: bool,
+        sinks: tuple[int | None, int | None],
     ) -> ChildProcess:
         cookie = secrets.token_bytes(_COOKIE_BYTES)
         with _pipes() as pipes:
+            if guarded:
+                pipes.make_page()
             spawning = asyncio.ensure_future(
                 asyncio.create_subprocess_exec(
                     *command,
                     stdin=pipes.stdin,
                     stdout=pipes.stdout,
                     stderr=pipes.capture_err,
-                    pass_fds=(pipes.capture_out,),
-                    env={**env, VARIABLE: f"{cookie.hex()}:{pipes.capture_out}:{os.getpid()}"},
+                    pass_fds=pipes.passed,
+                    env={
+                        **env,
+                        VARIABLE: f"{cookie.hex()}:{pipes.capture_out}:{os.getpid()}:{pipes.recorder}",
+                    },
                     cwd=cwd,
                     start_new_session=True,
                 )
@@ -185,9 +237,10 @@ class ChildProcess:
                 _kill_unwanted(spawning)
                 raise
             loop = asyncio.get_running_loop()
-            stdout = OutputCapture(pipes.take(pipes.captured_out), loop, OUTPUT_TAIL_BYTES)
-            stderr = OutputCapture(pipes.take(pipes.captured_err), loop, OUTPUT_TAIL_BYTES)
-        return cls(process, connection, stdout, stderr, tuple(command), cookie, guarded=guarded)
+            stdout = OutputCapture(pipes.take(pipes.captured_out), loop, OUTPUT_TAIL_BYTES, sinks[0])
+            stderr = OutputCapture(pipes.take(pipes.captured_err), loop, OUTPUT_TAIL_BYTES, sinks[1])
+            page = pipes.take_page()
+        return cls(process, connection, stdout, stderr, tuple(command), cookie, page, guarded=guarded)
 
     @property
     def pid(self) -> int:
@@ -199,8 +252,11 @@ class ChildProcess:
         """None while it lives."""
         return self._process.returncode
 
-    async def greet(self, *, max_frame_bytes: int, sys_path: tuple[str, ...] | None = None) -> Hello:
-        """Wait for the child's hello and answer it. StartError if it is not one of ours; no bound of its own."""
+    async def greet(
+        self, *, max_frame_bytes: int, sys_path: tuple[str, ...] | None = None, preload: tuple[str, ...] = ()
+    ) -> Hello:
+        """Wait for the child's hello and answer it; of a worker, until it is ready. StartError if it is not one of ours
+        or cannot settle in; no bound of its own."""
         try:
             stray = await self.connection.read_until_cookie(self._cookie, OUTPUT_TAIL_BYTES)
         except asyncio.IncompleteReadError as error:
@@ -218,10 +274,28 @@ class ChildProcess:
             tunewire=__version__,
             max_frame_bytes=max_frame_bytes,
             sys_path=None if sys_path is None else tuple(map(os.fsencode, sys_path)),
+            preload=preload,
         )
         self.connection.write(*pack_message(welcome))
         self._has_guard = self._guarded
+        if self._guarded:
+            await self._until_ready()
         return hello
+
+    async def _until_ready(self) -> None:
+        try:
+            message = read_message(await self.connection.read_frame())
+        except (EndpointClosed, TruncatedFrame):
+            raise await self._no_hello("it ended before it was ready") from None
+        if isinstance(message, Failure):
+            error = rebuild(message.exception, trusted=False)
+            raise self.start_error(f"a module to preload failed: {error}") from error
+        if not isinstance(message, Ready):
+            raise self.start_error(f"it said {type(message).__name__} before it was ready")
+
+    def recorded(self) -> Record | None:
+        """What the flight recorder says, if there is one. The child can write what it likes there."""
+        return None if self._page is None else read_record(self._page)
 
     async def _no_hello(self, reason: str) -> StartError:
         await self.exit_code_soon(_EXIT_CODE_WAIT)
@@ -258,6 +332,20 @@ class ChildProcess:
         else:
             self.kill_group()
 
+    def terminate(self) -> None:
+        """SIGTERM to the process itself, if it is known for certain."""
+        self._ask_guard(signal.SIGUSR1)
+
+    def interrupt(self, call_id: int) -> None:
+        """Raise an exception in the call of this number, if it still runs."""
+        self.connection.write_now(*pack_message(Interrupt(), call_id=call_id))
+        self._ask_guard(signal.SIGUSR2)
+
+    def _ask_guard(self, number: signal.Signals) -> None:
+        if self._has_guard and self.exit_code is None:
+            with suppress(ProcessLookupError):
+                self._process.send_signal(number)
+
     def kill_group(self) -> None:
         """SIGKILL to the process group and to every descendant that can be found: for a child without a guard, or whose
         guard does not answer."""
@@ -275,6 +363,9 @@ class ChildProcess:
         self.connection.close()
         self.stdout.close()
         self.stderr.close()
+        if self._page is not None:
+            self._page.close()
+            self._page = None
 
 
 def python_command(statement: str, *arguments: str) -> tuple[str, ...]:

@@ -6,6 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar, TypeVarTuple, overload
 
+import msgspec
+
+from tunewire.workers.ladder import Ladder
 from tunewire.workers.limits import Limits
 from tunewire.workers.outcome import Outcome
 
@@ -13,24 +16,17 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
-class CallOptions:
+class CallOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How one call is to be run."""
 
-    __slots__ = ("limits", "name", "phase", "result_type", "timeout")
-
-    def __init__(
-        self,
-        timeout: float | None,
-        limits: Limits | None,
-        result_type: Any,
-        phase: str,
-        name: str | None,
-    ) -> None:
-        self.timeout = timeout
-        self.limits = limits
-        self.result_type = result_type
-        self.phase = phase
-        self.name = name
+    timeout: float | None = None
+    limits: Limits | None = None
+    result_type: Any = Any
+    phase: str = "run"
+    name: str | None = None
+    env: Mapping[str, str | None] | None = None
+    idempotent: bool = False
+    ladder: Ladder | None = None
 
 
 class BaseCaller(ABC):
@@ -56,6 +52,9 @@ class BaseCaller(ABC):
         result_type: Any = ...,
         phase: str = ...,
         name: str | None = ...,
+        env: Mapping[str, str | None] | None = ...,
+        idempotent: bool = ...,
+        ladder: Ladder | None = ...,
     ) -> T: ...
 
     @overload
@@ -69,6 +68,9 @@ class BaseCaller(ABC):
         result_type: Any = ...,
         phase: str = ...,
         name: str | None = ...,
+        env: Mapping[str, str | None] | None = ...,
+        idempotent: bool = ...,
+        ladder: Ladder | None = ...,
     ) -> T: ...
 
     @overload
@@ -83,6 +85,9 @@ class BaseCaller(ABC):
         result_type: Any = ...,
         phase: str = ...,
         name: str | None = ...,
+        env: Mapping[str, str | None] | None = ...,
+        idempotent: bool = ...,
+        ladder: Ladder | None = ...,
     ) -> T: ...
 
     @overload
@@ -97,6 +102,9 @@ class BaseCaller(ABC):
         result_type: Any = ...,
         phase: str = ...,
         name: str | None = ...,
+        env: Mapping[str, str | None] | None = ...,
+        idempotent: bool = ...,
+        ladder: Ladder | None = ...,
     ) -> T: ...
 
     async def call(
@@ -110,6 +118,9 @@ class BaseCaller(ABC):
         result_type: Any = Any,
         phase: str = "run",
         name: str | None = None,
+        env: Mapping[str, str | None] | None = None,
+        idempotent: bool = False,
+        ladder: Ladder | None = None,
     ) -> Any:
         """Run `function(*args, **kwargs)` in a worker process and return what it returns.
 
@@ -118,7 +129,10 @@ class BaseCaller(ABC):
         awaited in the worker. `timeout` seconds count from the start of execution and are short for `limits.run`;
         `limits` replaces the pool's. With results as msgspec the value is checked against, and rebuilt as,
         `result_type`. `phase` is the stage that the call starts in. `name` is what errors and statistics call it, the
-        callable's own name by default.
+        callable's own name by default. `env` is laid over the process's environment while the call runs (None removes a
+        variable) and undone after it. `ladder` replaces the pool's way of ending work that is given up.
+
+        A call begins at most once: one that may have begun is never run again, unless `idempotent` says that it may be.
 
         Cancelling the awaiting task stops the work: the caller has control back at once, the process is ended, and
         the worker takes no other call until the old work is gone.
@@ -136,7 +150,19 @@ class BaseCaller(ABC):
         1024
         """
         outcome = await self._run(
-            function, args, kwargs, CallOptions(timeout, limits, result_type, phase, name)
+            function,
+            args,
+            kwargs,
+            CallOptions(
+                timeout=timeout,
+                limits=limits,
+                result_type=result_type,
+                phase=phase,
+                name=name,
+                env=env,
+                idempotent=idempotent,
+                ladder=ladder,
+            ),
         )
         return outcome.unwrap()
 
@@ -151,6 +177,9 @@ class BaseCaller(ABC):
         result_type: Any = ...,
         phase: str = ...,
         name: str | None = ...,
+        env: Mapping[str, str | None] | None = ...,
+        idempotent: bool = ...,
+        ladder: Ladder | None = ...,
     ) -> Outcome[T]: ...
 
     @overload
@@ -164,6 +193,9 @@ class BaseCaller(ABC):
         result_type: Any = ...,
         phase: str = ...,
         name: str | None = ...,
+        env: Mapping[str, str | None] | None = ...,
+        idempotent: bool = ...,
+        ladder: Ladder | None = ...,
     ) -> Outcome[T]: ...
 
     @overload
@@ -178,6 +210,9 @@ class BaseCaller(ABC):
         result_type: Any = ...,
         phase: str = ...,
         name: str | None = ...,
+        env: Mapping[str, str | None] | None = ...,
+        idempotent: bool = ...,
+        ladder: Ladder | None = ...,
     ) -> Outcome[T]: ...
 
     @overload
@@ -192,6 +227,9 @@ class BaseCaller(ABC):
         result_type: Any = ...,
         phase: str = ...,
         name: str | None = ...,
+        env: Mapping[str, str | None] | None = ...,
+        idempotent: bool = ...,
+        ladder: Ladder | None = ...,
     ) -> Outcome[T]: ...
 
     async def run(
@@ -205,6 +243,9 @@ class BaseCaller(ABC):
         result_type: Any = Any,
         phase: str = "run",
         name: str | None = None,
+        env: Mapping[str, str | None] | None = None,
+        idempotent: bool = False,
+        ladder: Ladder | None = None,
     ) -> Outcome[Any]:
         """Like `call`, with what became of the call as a value: never raises for what the call did.
 
@@ -220,4 +261,18 @@ class BaseCaller(ABC):
         >>> asyncio.run(main())
         ('crash', 3)
         """
-        return await self._run(function, args, kwargs, CallOptions(timeout, limits, result_type, phase, name))
+        return await self._run(
+            function,
+            args,
+            kwargs,
+            CallOptions(
+                timeout=timeout,
+                limits=limits,
+                result_type=result_type,
+                phase=phase,
+                name=name,
+                env=env,
+                idempotent=idempotent,
+                ladder=ladder,
+            ),
+        )

@@ -21,11 +21,12 @@ from collections import Counter, deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import IO, Any, Literal, Self, TypeAlias, TypeVar
 
 import anyio
 import anyio.abc
 import msgspec
+import psutil
 
 from tunewire.errors import (
     CallCancelled,
@@ -42,21 +43,28 @@ from tunewire.pool.scheduler import (
     Grant,
     LeaseAsked,
     LeaseReturned,
+    Returned,
     Run,
     Scheduler,
     Submitted,
     Withdrawn,
     WorkerChanged,
 )
+from tunewire.pool.spares import Spares
 from tunewire.pool.statistics import PoolStatistics, WorkerStatistics
 from tunewire.wire.codecs import Codec
 from tunewire.wire.frames import DEFAULT_MAX_FRAME_BYTES
 from tunewire.wire.phases import INSIDE
 from tunewire.workers.call import Function, PackedFrame, PendingCall, Request, callable_name
-from tunewire.workers.driver import INITIALIZER, WorkerDriver, WorkerSpec
-from tunewire.workers.lifecycle import State
+from tunewire.workers.driver import WorkerDriver
+from tunewire.workers.events import WorkerEvent
+from tunewire.workers.ladder import Ladder
+from tunewire.workers.lifecycle import CallInfo, State
 from tunewire.workers.limits import Limits, check_seconds
 from tunewire.workers.outcome import Outcome, OutcomeKind
+from tunewire.workers.postmortem import Postmortem
+from tunewire.workers.recycle import Recycle
+from tunewire.workers.start import INITIALIZER, StartedProcess, WorkerSpec
 
 T = TypeVar("T")
 
@@ -66,6 +74,12 @@ log = logging.getLogger("tunewire")
 _CLOSE_BOUND = 5.0
 #: What is left of a queue's limit when it was used up just before.
 _LEAST_SECONDS = 1e-6
+#: States of work that was given up and is not gone yet.
+_GIVEN_UP = (State.INTERRUPTING, State.TERMINATING, State.ENDING)
+_EVENTS = 1000
+_POSTMORTEMS = 100
+#: Where a process's output is copied to.
+Sink: TypeAlias = int | IO[Any] | None
 #: Of a map: calls under way for each worker, so that none waits for the reader.
 _WINDOW_PER_WORKER = 4
 
@@ -80,8 +94,14 @@ class Pool(BaseCaller):
     `initializer(*initargs)` runs in each process before its first call; if it raises, the call that waited gets the
     error and the process is ended. `env` is laid over this process's environment (None removes a variable).
     `results` is how results come back: "pickle", or "msgspec", with which nothing that a child sends is ever unpickled.
-    `limits` are the defaults of every call. At most `max_pending` calls wait; a further one waits for a place, or is
-    refused with PoolSaturated when `when_full="raise"`.
+    `limits` and `ladder` are the defaults of every call. At most `max_pending` calls wait; a further one waits for a
+    place, or is refused with PoolSaturated when `when_full="raise"`.
+
+    `spares` processes of each kind are kept ready, so that a timeout or a crash costs the next call milliseconds;
+    `preload` names modules that every process imports when it starts. `recycle` says when a process that works is
+    replaced, `idle_timeout` after how many idle seconds it is ended. With `memory_per_worker_bytes` there are no more
+    workers than the available memory has room for. `stdout` and `stderr` (a descriptor or an open file) get a copy of
+    what processes print.
 
     Use it as an async context manager, or with `open` and `aclose`, which may be called from different tasks of one
     event loop; from another loop it is a RuntimeError. Leaving the block kills what runs; what waits gets PoolClosed.
@@ -107,6 +127,14 @@ class Pool(BaseCaller):
         max_pending: int = 10_000,
         when_full: Literal["wait", "raise"] = "wait",
         max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES,
+        spares: int = 0,
+        preload: Sequence[str] = (),
+        recycle: Recycle | None = None,
+        idle_timeout: float | None = None,
+        memory_per_worker_bytes: int | None = None,
+        ladder: Ladder | None = None,
+        stdout: Sink = None,
+        stderr: Sink = None,
     ) -> None:
         if (size is None) == (devices is None):
             raise TypeError("a pool is made with a number of workers or with devices=, one of the two")
@@ -130,6 +158,18 @@ class Pool(BaseCaller):
         self._max_pending = max_pending
         self._refuse_when_full = when_full == "raise"
         self._max_frame_bytes = max_frame_bytes
+        if spares < 0:
+            raise ValueError(f"spares is a number of processes, not {spares}")
+        if isinstance(preload, str):
+            raise TypeError(f"preload is a sequence of module names; did you mean [{preload!r}]?")
+        check_seconds("idle_timeout", idle_timeout)
+        self._spare_count = spares
+        self._preload = tuple(preload)
+        self._recycle = recycle or Recycle()
+        self._idle_timeout = idle_timeout
+        self._memory_per_worker = memory_per_worker_bytes
+        self._ladder = ladder or Ladder()
+        self._sinks = (descriptor_of(stdout), descriptor_of(stderr))
 
         self._loop: asyncio.AbstractEventLoop | None = None
         self._host_task: asyncio.Task[None] | None = None
@@ -150,6 +190,9 @@ class Pool(BaseCaller):
         self._admissions: dict[int | None, deque[asyncio.Future[None]]] = {}
         self._watchers: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
         self._outcomes: Counter[str] = Counter()
+        self._spares: dict[str | None, Spares] = {}
+        self._events: deque[WorkerEvent] = deque(maxlen=_EVENTS)
+        self._postmortems: deque[Postmortem] = deque(maxlen=_POSTMORTEMS)
 
     # Opening and closing.
 
@@ -167,10 +210,11 @@ class Pool(BaseCaller):
         except BaseException:
             self._closed_because = "it could not be opened"
             raise
-        self._workers = [
-            WorkerDriver(index, spec, start=self._start, on_change=self._on_worker_change)
-            for index, spec in enumerate(specs)
-        ]
+        self._workers = [WorkerDriver(index, spec, self) for index, spec in enumerate(specs)]
+        self._spares = {
+            spec.device: Spares(spec, self._spare_count, self._limits, self.start, self._changed)
+            for spec in specs
+        }
         self._scheduler = Scheduler([spec.device for spec in specs])
         ready = self._loop.create_future()
         self._host_task = asyncio.create_task(self._host(ready), name="tunewire pool")
@@ -179,12 +223,14 @@ class Pool(BaseCaller):
         except asyncio.CancelledError:
             self._begin_closing("it was cancelled while it opened")
             raise
+        for spares in self._spares.values():
+            spares.fill()
         return self
 
     async def _specs(self) -> list[WorkerSpec]:
         initializer = self._packed_initializer()
         if self._size is not None:
-            return [self._spec(None, {}, initializer) for _ in range(self._size)]
+            return [self._spec(None, {}, initializer) for _ in range(self._affordable(self._size))]
         from tunewire.devices import discover, environment_for  # only who pins devices pays for it
 
         if self._wanted_devices == "auto":
@@ -212,7 +258,21 @@ class Pool(BaseCaller):
             initializer=initializer,
             results=self._results,
             max_frame_bytes=self._max_frame_bytes,
+            preload=self._preload,
+            recycle=self._recycle,
+            idle_limit=self._idle_timeout,
+            ladder=self._ladder,
+            sinks=self._sinks,
         )
+
+    def _affordable(self, size: int) -> int:
+        """As many workers as the memory that is available now has room for, but one at least."""
+        if self._memory_per_worker is None:
+            return size
+        room = psutil.virtual_memory().available // self._memory_per_worker
+        if room < size:
+            log.warning("memory is available for %d of %d workers", max(room, 1), size)
+        return max(1, min(size, room))
 
     async def _host(self, ready: asyncio.Future[None]) -> None:
         assert self._close_asked is not None
@@ -222,6 +282,8 @@ class Pool(BaseCaller):
                 await self._close_asked.wait()
                 for worker in self._workers:
                     worker.close()
+                for spares in self._spares.values():
+                    spares.close()
                 for worker in self._workers:
                     await worker.finished()
         except Exception as error:
@@ -233,9 +295,37 @@ class Pool(BaseCaller):
             for call in list(self._calls.values()):
                 call.decide(self._closed_outcome())
 
-    def _start(self, life: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    # What workers ask of their host.
+
+    def start(self, life: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """A worker's: run a process's life in the host."""
         assert self._task_group is not None
         self._task_group.start_soon(life)
+
+    def changed(self, worker: WorkerDriver) -> None:
+        """A worker's: it became free, or stopped being so."""
+        if worker.state is not State.CLOSED:
+            self._handle(WorkerChanged(worker.index, worker.is_free, worker.state is State.IDLE))
+        self._changed()
+
+    def returned(self, call: PendingCall) -> None:
+        """A worker's: the call is to be sent to another process."""
+        self._running.pop(call.id, None)
+        self._handle(Returned(call.id, self._lease_of.get(call.id)))
+
+    def take_spare(self, spec: WorkerSpec) -> StartedProcess | None:
+        """A worker's: a process that is ready, if there is one."""
+        return self._spares[spec.device].take()
+
+    def record(self, event: WorkerEvent) -> None:
+        """A worker's: something happened."""
+        self._events.append(event)
+        if event.kind == "ready":
+            self._spares[self._workers[event.worker or 0].spec.device].a_worker_started()
+
+    def ended(self, postmortem: Postmortem) -> None:
+        """A worker's: a process has ended, and this is how."""
+        self._postmortems.append(postmortem)
 
     def _begin_closing(self, reason: str) -> None:
         """No call begins from here on; what waits is told so."""
@@ -371,14 +461,23 @@ class Pool(BaseCaller):
         assert self._loop is not None
         call_id = next(self._ids)
         frame = request.pack(
-            call_id, phase=options.phase, results=self._results, max_frame_bytes=self._max_frame_bytes
-        )
-        call = PendingCall(
             call_id,
-            request.name,
-            frame,
+            phase=options.phase,
+            results=self._results,
+            max_frame_bytes=self._max_frame_bytes,
+            env=None if options.env is None else checked_environment(options.env),
+        )
+        info = CallInfo(
+            id=call_id,
             phase=options.phase,
             limits=limits,
+            ladder=options.ladder or self._ladder,
+            idempotent=options.idempotent,
+        )
+        call = PendingCall(
+            request.name,
+            frame,
+            info=info,
             results=self._results,
             result_type=options.result_type,
             future=self._loop.create_future(),
@@ -435,12 +534,6 @@ class Pool(BaseCaller):
         self._outcomes[outcome.kind] += 1
         self._changed()
 
-    def _on_worker_change(self, worker: WorkerDriver) -> None:
-        if worker.state is not State.CLOSED:
-            warm = worker.state is State.IDLE
-            self._handle(WorkerChanged(worker.index, worker.is_free, warm))
-        self._changed()
-
     def _handle(self, event: Event) -> None:
         for action in self._scheduler.handle(event):
             match action:
@@ -490,7 +583,7 @@ class Pool(BaseCaller):
         >>> asyncio.run(main())
         [1, 2, 3]
         """
-        submit = self._map_submitter(function, CallOptions(timeout, limits, Any, "run", None))
+        submit = self._map_submitter(function, CallOptions(timeout=timeout, limits=limits))
         return MapResults(items, submit, self._cancel, window=self._window, ordered=ordered)
 
     def map_outcomes(
@@ -511,7 +604,7 @@ class Pool(BaseCaller):
         >>> asyncio.run(main())
         ['completed', 'error']
         """
-        submit = self._map_submitter(function, CallOptions(timeout, limits, Any, "run", None))
+        submit = self._map_submitter(function, CallOptions(timeout=timeout, limits=limits))
         return MapOutcomes(items, submit, self._cancel, window=self._window, ordered=ordered)
 
     @property
@@ -596,19 +689,52 @@ class Pool(BaseCaller):
                     state=worker.state.name.lower(),
                     pid=worker.pid,
                     processes=worker.processes,
+                    since=worker.since,
                     callable_name=None if worker.call is None else worker.call.name,
                 )
                 for worker in self._workers
             ),
             waiting=len(self._calls) - len(self._running),
             running=len(self._running),
+            spares=sum(spares.ready for spares in self._spares.values()),
             outcomes=dict(self._outcomes),
         )
 
+    def events(self) -> tuple[WorkerEvent, ...]:
+        """What happened to its workers, the latest last; the last thousand things.
+
+        >>> Pool(2).events()
+        ()
+        """
+        return tuple(self._events)
+
+    def postmortems(self) -> tuple[Postmortem, ...]:
+        """How its processes ended, the latest last; the last hundred.
+
+        >>> Pool(2).postmortems()
+        ()
+        """
+        return tuple(self._postmortems)
+
+    def __repr__(self) -> str:
+        if self._loop is None:
+            return "<Pool not open>"
+        states = Counter(worker.state.name.lower() for worker in self._workers)
+        told = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+        closed = "" if self._closed_because is None else f", closed: {self._closed_because}"
+        return f"<Pool {told}; {len(self._calls)} calls, {len(self._running)} of them running{closed}>"
+
     async def drain(self) -> None:
-        """Wait until no call waits or runs. New calls are still taken, and waited for."""
+        """Wait until no call waits or runs, then end idle processes and spares: nothing is left running.
+
+        New calls are still taken, and waited for; the pool starts processes again when it needs them.
+        """
         self._check_loop()
         await self._until(lambda: not self._calls)
+        for spares in self._spares.values():
+            spares.end()
+        await self._end_processes("was drained")
+        await self._until(lambda: not any(spares.alive for spares in self._spares.values()))
 
     async def settled(self) -> None:
         """Wait until work that was given up (by a timeout, a cancel, a crash) is really gone.
@@ -616,13 +742,13 @@ class Pool(BaseCaller):
         A cancelled await returns at once, before its process has ended; after this, it has.
         """
         self._check_loop()
-        await self._until(lambda: all(worker.state is not State.ENDING for worker in self._workers))
+        await self._until(lambda: not any(worker.state in _GIVEN_UP for worker in self._workers))
 
-    async def _end_processes(self) -> None:
-        """Kill every process there is now; until they are gone."""
+    async def _end_processes(self, reason: str) -> None:
+        """End every process there is now; until they are gone."""
         before = {worker: worker.processes for worker in self._workers}
         for worker in self._workers:
-            worker.kill()
+            worker.end_process(reason)
         await self._until(lambda: all(w.is_empty or w.processes > n for w, n in before.items()))
 
     async def _until_empty(self) -> None:
@@ -686,6 +812,11 @@ class LeasedWorker(BaseCaller):
     def _end(self) -> None:
         self._ended = True
         self._pool._cancel_lease(self._lease)
+
+
+def descriptor_of(sink: Sink) -> int | None:
+    """The descriptor of a file that output is copied to."""
+    return sink if sink is None or isinstance(sink, int) else sink.fileno()
 
 
 def checked_environment(env: Mapping[str, str | None]) -> dict[str, str | None]:

@@ -27,6 +27,13 @@ class Submitted(msgspec.Struct, frozen=True):
     lease: int | None = None
 
 
+class Returned(msgspec.Struct, frozen=True):
+    """A call that was given to a worker is to be given to one again, before all others."""
+
+    call: int
+    lease: int | None = None
+
+
 class Withdrawn(msgspec.Struct, frozen=True):
     """A call that waits is not wanted any more."""
 
@@ -54,7 +61,7 @@ class LeaseReturned(msgspec.Struct, frozen=True):
     lease: int
 
 
-Event: TypeAlias = Submitted | Withdrawn | WorkerChanged | LeaseAsked | LeaseReturned
+Event: TypeAlias = Submitted | Returned | Withdrawn | WorkerChanged | LeaseAsked | LeaseReturned
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -131,6 +138,8 @@ class Scheduler:
                 assert lease is not None
                 self._leases[lease].calls.append(call)
                 self._lease_of_call[call] = lease
+            case Returned(call, lease):
+                self._take_back(call, lease)
             case Withdrawn(call):
                 self._withdraw(call)
             case WorkerChanged(worker, free, warm):
@@ -141,6 +150,13 @@ class Scheduler:
             case LeaseReturned(lease):
                 self._return(lease)
         return self._match()
+
+    def _take_back(self, call: int, lease: int | None) -> None:
+        if lease is None:
+            self._queue = {call: None, **self._queue}
+        elif lease in self._leases:
+            self._leases[lease].calls.appendleft(call)
+            self._lease_of_call[call] = lease
 
     def _withdraw(self, call: int) -> None:
         self._queue.pop(call, None)

@@ -9,7 +9,8 @@ class WorkerStatistics(msgspec.Struct, frozen=True):
     """One worker at this moment.
 
     `state` is its place in its life (empty, starting, initialising, idle, busy, ending, closing, closed); `processes`
-    how many it has had; `callable_name` what it runs now, if anything.
+    how many it has had; `callable_name` what it runs now, if anything; `since` the event loop's time at which it came into
+    this state.
 
     >>> import asyncio
     >>> from tunewire import Pool
@@ -28,10 +29,12 @@ class WorkerStatistics(msgspec.Struct, frozen=True):
     pid: int | None
     processes: int
     callable_name: str | None
+    since: float = 0.0
 
 
 class PoolStatistics(msgspec.Struct, frozen=True):
-    """A pool at this moment: its workers, how many calls wait and run, and how many ended in each kind of outcome.
+    """A pool at this moment: its workers, how many calls wait and run, how many spares are ready, and how many calls ended
+    in each kind of outcome.
 
     >>> import asyncio
     >>> from tunewire import Pool
@@ -46,4 +49,5 @@ class PoolStatistics(msgspec.Struct, frozen=True):
     workers: tuple[WorkerStatistics, ...]
     waiting: int
     running: int
+    spares: int
     outcomes: dict[str, int]

@@ -7,17 +7,23 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self
 
+import msgspec
+
 from tunewire.pool.caller import BaseCaller, CallOptions
-from tunewire.pool.driver import Pool
+from tunewire.pool.driver import Pool, Sink
 from tunewire.wire.frames import DEFAULT_MAX_FRAME_BYTES
+from tunewire.workers.ladder import Ladder
 from tunewire.workers.limits import Limits
 from tunewire.workers.outcome import Outcome
+from tunewire.workers.postmortem import Postmortem
+from tunewire.workers.recycle import Recycle
 
 
 class Worker(BaseCaller):
     """One supervised process at a time; when it is lost, the next call starts another.
 
-    The options are the pool's; with `device` its processes see that device only. Calls run one after the other, in
+    The options are the pool's; with `device` its processes see that device only, and `maximum_uses` is short for
+    `recycle=Recycle(uses=...)`. Calls run one after the other, in
     the order in which they were made.
 
     >>> import asyncio, os
@@ -38,7 +44,17 @@ class Worker(BaseCaller):
         results: Literal["pickle", "msgspec"] = "pickle",
         limits: Limits | None = None,
         max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES,
+        spares: int = 0,
+        preload: Sequence[str] = (),
+        maximum_uses: int | None = None,
+        recycle: Recycle | None = None,
+        idle_timeout: float | None = None,
+        ladder: Ladder | None = None,
+        stdout: Sink = None,
+        stderr: Sink = None,
     ) -> None:
+        if maximum_uses is not None:
+            recycle = msgspec.structs.replace(recycle or Recycle(), uses=maximum_uses)
         self._pool = Pool(
             1 if device is None else None,
             devices=None if device is None else [device],
@@ -48,6 +64,13 @@ class Worker(BaseCaller):
             results=results,
             limits=limits,
             max_frame_bytes=max_frame_bytes,
+            spares=spares,
+            preload=preload,
+            recycle=recycle,
+            idle_timeout=idle_timeout,
+            ladder=ladder,
+            stdout=stdout,
+            stderr=stderr,
         )
 
     async def open(self) -> Self:
@@ -82,6 +105,15 @@ class Worker(BaseCaller):
         workers = self._pool.statistics().workers
         return workers[0].pid if workers else None
 
+    @property
+    def postmortem(self) -> Postmortem | None:
+        """How its last process ended; None while none has."""
+        postmortems = self._pool.postmortems()
+        return postmortems[-1] if postmortems else None
+
+    def __repr__(self) -> str:
+        return f"<Worker pid={self.pid} of {self._pool!r}>"
+
     def is_alive(self) -> bool:
         """Whether there is a process."""
         return self.pid is not None
@@ -89,7 +121,7 @@ class Worker(BaseCaller):
     async def kill(self) -> None:
         """End the process now, with all its descendants; a call that runs is lost with WorkerCrashed. Returns when they
         are gone. The worker lives on: its next call starts a process."""
-        await self._pool._end_processes()
+        await self._pool._end_processes("was killed on request")
 
     async def join(self, timeout: float | None = None) -> None:
         """Wait until there is no process; TimeoutError after `timeout` seconds."""

@@ -6,6 +6,7 @@ Measured: a child that blocks in read(2) answers an echo in two thirds of the ti
 from __future__ import annotations
 
 import os
+import select
 from _thread import allocate_lock
 from collections.abc import Sequence
 
@@ -33,6 +34,10 @@ class Channel:
         self.max_frame_bytes = max_frame_bytes
         # A thread of a user's may announce a phase while the main thread writes; frames must not interleave.
         self._writing = allocate_lock()
+
+    def has_input(self) -> bool:
+        """Whether a read would find something, or the end."""
+        return bool(select.select([self._read_fd], [], [], 0)[0])
 
     def read(self) -> Frame | None:
         """The next frame; None when the parent has closed its side. Values of large frames lie in memory of their own,

@@ -17,7 +17,8 @@ import os
 import sys
 from typing import NamedTuple
 
-#: `cookie:capture:parent`: 32 hex digits, the descriptor for captured stdout, the parent's pid.
+#: `cookie:capture:parent:recorder`: 32 hex digits, the descriptor for captured stdout, the parent's pid, and the
+#: descriptor of the flight recorder's page or nothing.
 VARIABLE = "TUNEWIRE_CHANNEL"
 
 
@@ -28,12 +29,13 @@ class Claim(NamedTuple):
     write_fd: int
     cookie: bytes
     parent_pid: int
+    recorder_fd: int | None
 
 
 def close_others(claim: Claim) -> None:
     """Close every descriptor but the standard ones and the claim's. A spawner may leave more behind (uvloop leaves
     inheritable copies of the protocol's pipes), and a pipe that a stranger holds open has no end."""
-    kept = {0, 1, 2, claim.read_fd, claim.write_fd}
+    kept = {0, 1, 2, claim.read_fd, claim.write_fd, claim.recorder_fd}
     for name in os.listdir("/proc/self/fd"):
         if int(name) not in kept:
             try:
@@ -49,9 +51,12 @@ def claim() -> Claim:
         raise RuntimeError(
             "this program speaks to its parent and is not run by hand: start it with tunewire.ParentEndpoint.spawn"
         )
-    cookie, capture, parent_pid = text.split(":")
+    cookie, capture, parent_pid, recorder = text.split(":")
     capture_fd = int(capture)
-    mine = Claim(os.dup(0), os.dup(1), bytes.fromhex(cookie), int(parent_pid))
+    recorder_fd = int(recorder) if recorder else None
+    if recorder_fd is not None:
+        os.set_inheritable(recorder_fd, False)
+    mine = Claim(os.dup(0), os.dup(1), bytes.fromhex(cookie), int(parent_pid), recorder_fd)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.dup2(capture_fd, 1)

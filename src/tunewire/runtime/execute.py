@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tunewire.errors import DecodeError, EncodeError
 from tunewire.runtime import context
+from tunewire.runtime.interrupt import Interrupts, still_good
 from tunewire.wire.codecs import Codec, decode_pickle, encode
 from tunewire.wire.exceptions import capture, traceback_below, undescribed
 from tunewire.wire.frames import Buffer, Frame
@@ -27,21 +28,28 @@ _OWN_FRAMES = 1
 class Executor:
     """Runs calls on this thread, one after the other; keeps one event loop for the asynchronous ones."""
 
-    def __init__(self, max_frame_bytes: int) -> None:
+    def __init__(self, max_frame_bytes: int, interrupts: Interrupts) -> None:
         self._max_frame_bytes = max_frame_bytes
+        self._interrupts = interrupts
         self._pid = os.getpid()
         self._runner: asyncio.Runner | None = None
 
     def execute(self, frame: Frame, call: Call, announce: Callable[[str], None]) -> list[Buffer]:
         """The reply to `call` as parts of a frame."""
         context.begin(call.phase, announce)
+        restore = _overlay(call.env)
         try:
-            value = self._invoke(*_read_request(frame, call.name))
+            request = _read_request(frame, call.name)
+            self._interrupts.arm(frame.call_id)
+            value = self._invoke(*request)
+            self._interrupts.disarm_or_raise()
             reply = self._result(frame.call_id, value, Codec(call.results))
         except BaseException as error:  # noqa: BLE001 — SystemExit and KeyboardInterrupt are the call's, too
-            reply = self._failure(frame.call_id, error, Codec(call.results))
+            interrupted = self._interrupts.disarm()
+            reply = self._failure(frame.call_id, error, Codec(call.results), interrupted=interrupted)
         finally:
             context.end()
+            _restore(restore)
         flush_output()
         if os.getpid() != self._pid:
             os._exit(0)  # a fork of the callable's that came back: one reply is enough
@@ -63,24 +71,30 @@ class Executor:
             raise EncodeError(what="result", reason=reason)
         return parts
 
-    def _failure(self, call_id: int, error: BaseException, codec: Codec) -> list[Buffer]:
+    def _failure(
+        self, call_id: int, error: BaseException, codec: Codec, *, interrupted: bool
+    ) -> list[Buffer]:
+        keep = not interrupted or still_good()
         ours = isinstance(error, (DecodeError, EncodeError))
         traceback = None if ours else traceback_below(error, _OWN_FRAMES + 1)
         try:
             data = capture(error, with_pickle=codec is not Codec.MSGSPEC, traceback=traceback)
-            parts, size = pack_message(Failure(data), call_id=call_id)
+            parts, size = pack_message(Failure(data, keep), call_id=call_id)
             if size <= self._max_frame_bytes:
                 return parts
         except (RecursionError, MemoryError):
             pass  # what is left is enough for the least
-        return pack_message(Failure(undescribed(error)), call_id=call_id)[0]
+        return pack_message(Failure(undescribed(error), keep), call_id=call_id)[0]
 
     def _run_coroutine(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         if self._runner is None:
             import asyncio
 
             self._runner = asyncio.Runner()
-        return self._runner.run(_with_its_tasks(coroutine))
+        try:
+            return self._runner.run(_with_its_tasks(coroutine, self._interrupts))
+        finally:
+            self._interrupts.cancel_with(None)
 
 
 def _read_request(frame: Frame, name: str) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
@@ -90,11 +104,20 @@ def _read_request(frame: Frame, name: str) -> tuple[Callable[..., Any], tuple[An
     return function, args, kwargs
 
 
-async def _with_its_tasks(coroutine: Coroutine[Any, Any, Any]) -> Any:
+async def _with_its_tasks(coroutine: Coroutine[Any, Any, Any], interrupts: Interrupts) -> Any:
     """A call ends with all that it started on the loop, as under asyncio.run: a task left over would run on in the
     next call's time and print into its text."""
     import asyncio
 
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None
+
+    def cancel() -> None:
+        assert task is not None
+        # Called in a signal's handler, which may interrupt the loop itself: only the thread-safe way wakes it.
+        loop.call_soon_threadsafe(task.cancel)
+
+    interrupts.cancel_with(cancel)
     try:
         return await coroutine
     finally:
@@ -102,6 +125,21 @@ async def _with_its_tasks(coroutine: Coroutine[Any, Any, Any]) -> Any:
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
+
+
+def _overlay(env: dict[str, str | None] | None) -> dict[str, str | None]:
+    """Lay `env` over the environment; what has to be set again afterwards."""
+    before = {name: os.environ.get(name) for name in env or ()}
+    _restore(env or {})
+    return before
+
+
+def _restore(env: dict[str, str | None]) -> None:
+    for name, value in env.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 _flush_c_streams = ctypes.CDLL(None).fflush

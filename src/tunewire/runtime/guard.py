@@ -7,8 +7,9 @@ the worker; the parent of the two becomes the guard and keeps four promises:
    same way (same exit code, same signal). So whoever waits for the guard learns the worker's end, and knows that its
    tree is gone.
 2. When the process that started us ends, SIGKILL included, the same happens.
-3. On SIGTERM the same happens.
-4. Until then it sleeps: two pidfds in one poll, and SIGCHLD.
+3. On SIGTERM the same happens. On SIGUSR1 it passes SIGTERM on to the worker, on SIGUSR2 the soft interrupt's signal: it
+   alone knows the worker's pid for certain (what the worker says of itself is not to be signalled).
+4. Until then it sleeps: a pidfd in one poll, and SIGCHLD.
 
 How nothing escapes: the guard is a child subreaper, so a descendant whose parent ends becomes the guard's own child,
 whether it called setsid, forked twice or emptied its environment. Killing "all children, and theirs" until waitpid
@@ -30,12 +31,15 @@ import ctypes
 import os
 import select
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import NoReturn
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+#: A real-time signal: user code and libraries have their uses for all the others.
+INTERRUPT_SIGNAL = signal.SIGRTMAX - 3
+_HANDLED = frozenset({signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD})
 #: Between two rounds of killing. A killed process is reapable within a fraction of this.
 _ROUND_MS = 1
 
@@ -48,13 +52,14 @@ def become_guarded(parent_pid: int) -> None:
     parent_pidfd = os.pidfd_open(parent_pid)
     if os.getppid() != parent_pid:
         os._exit(1)
-    # SIGTERM must not slip in between fork and handler; the worker gets its own mask back.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGCHLD})
+    # No signal must slip in between fork and handler; the worker gets its own mask back.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
     guard_pid = os.getpid()
     worker_pid = os.fork()
     if worker_pid == 0:
         os.close(parent_pidfd)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(INTERRUPT_SIGNAL, signal.SIG_IGN)  # until the runtime has its own handler
         # Where the parent ignores SIGCHLD, so would every process here, and exit codes would be lost.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         _die_with(guard_pid)
@@ -85,20 +90,29 @@ def _stand(parent_pidfd: int, worker_pid: int) -> NoReturn:
     os.set_blocking(bell, False)
     _close_all_but({parent_pidfd, alarm, bell})
     terminated = False
+    status: int | None = None
 
     def on_sigterm(_number: int, _frame: object) -> None:
         nonlocal terminated
         terminated = True
 
+    def pass_on(number: int) -> Callable[[int, object], None]:
+        def handler(_number: int, _frame: object) -> None:
+            if status is None:  # not reaped, so the pid is still the worker's
+                os.kill(worker_pid, number)
+
+        return handler
+
     signal.signal(signal.SIGTERM, on_sigterm)
+    signal.signal(signal.SIGUSR1, pass_on(signal.SIGTERM))
+    signal.signal(signal.SIGUSR2, pass_on(INTERRUPT_SIGNAL))
     signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
     signal.set_wakeup_fd(bell, warn_on_full_buffer=False)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGCHLD})
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
 
     poll = select.poll()
     poll.register(parent_pidfd, select.POLLIN)
     poll.register(alarm, select.POLLIN)
-    status: int | None = None
     while status is None and not terminated:
         woken = [fd for fd, _ in poll.poll()]
         if alarm in woken:

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import platform
 import sys
+from collections.abc import Callable
 
-from tunewire.errors import TruncatedFrame
+from tunewire.errors import TruncatedFrame, WireError
 from tunewire.runtime.channel import Channel
 from tunewire.runtime.claim import Claim
 from tunewire.runtime.execute import Executor, flush_output
+from tunewire.runtime.interrupt import Interrupts
+from tunewire.runtime.recorder import Recorder
 from tunewire.version import __version__
+from tunewire.wire.exceptions import capture
 from tunewire.wire.frames import DEFAULT_MAX_FRAME_BYTES
-from tunewire.wire.messages import Call, Hello, Phase, Welcome, expect, pack_message
+from tunewire.wire.messages import (
+    Call,
+    Failure,
+    Hello,
+    Interrupt,
+    Phase,
+    Ready,
+    Welcome,
+    expect,
+    pack_message,
+    read_message,
+)
 
 
 def serve(claim: Claim) -> int:
@@ -25,14 +41,7 @@ def serve(claim: Claim) -> int:
         if frame is None:
             return 0
         _settle_in(channel, expect(frame, Welcome))
-        executor = Executor(channel.max_frame_bytes)
-        while (frame := channel.read()) is not None:
-            call_id, call = frame.call_id, expect(frame, Call)
-
-            def announce(phase: str, call_id: int = call_id) -> None:
-                channel.write(pack_message(Phase(phase), call_id=call_id)[0])
-
-            channel.write(executor.execute(frame, call, announce))
+        _serve_calls(channel, Recorder(claim.recorder_fd))
     except (BrokenPipeError, TruncatedFrame):
         # The parent has gone, or has given this process up: nobody is left to tell.
         return 0
@@ -45,3 +54,32 @@ def _settle_in(channel: Channel, welcome: Welcome) -> None:
     channel.max_frame_bytes = welcome.max_frame_bytes
     if welcome.sys_path is not None:
         sys.path[:] = map(os.fsdecode, welcome.sys_path)
+    try:
+        for name in welcome.preload:
+            importlib.import_module(name)
+    except BaseException as error:
+        channel.write(pack_message(Failure(capture(error, with_pickle=False)))[0])
+        raise
+    channel.write(pack_message(Ready())[0])
+
+
+def _serve_calls(channel: Channel, recorder: Recorder) -> None:
+    interrupts = Interrupts(channel)
+    executor = Executor(channel.max_frame_bytes, interrupts)
+    while (frame := channel.read()) is not None:
+        message = read_message(frame)
+        if isinstance(message, Interrupt):
+            continue  # for a call that is over
+        if not isinstance(message, Call):
+            raise WireError(reason=f"Call expected, {type(message).__name__} came")
+        recorder.begin(frame.call_id)
+        reply = executor.execute(frame, message, _announcer(channel, frame.call_id))
+        recorder.finish(frame.call_id)
+        channel.write(reply)
+
+
+def _announcer(channel: Channel, call_id: int) -> Callable[[str], None]:
+    def announce(phase: str) -> None:
+        channel.write(pack_message(Phase(phase), call_id=call_id)[0])
+
+    return announce

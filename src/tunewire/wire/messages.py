@@ -30,7 +30,7 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True, tag=2):
     """The parent's answer to Hello. Only then does the child import anything of a user's.
 
     `sys_path` is the parent's module search path, so that what imports there imports here; None leaves the child's. Its
-    entries are encoded as file names are, since one may hold any bytes.
+    entries are encoded as file names are, since one may hold any bytes. `preload` names modules to import before Ready.
     """
 
     kind: ClassVar[int] = 2
@@ -38,15 +38,18 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True, tag=2):
     max_frame_bytes: int
     capabilities: tuple[str, ...] = ()
     sys_path: tuple[bytes, ...] | None = None
+    preload: tuple[str, ...] = ()
 
 
 class Call(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """Run a callable. The buffers carry it and its arguments; `results` is the codec to answer in."""
+    """Run a callable. The buffers carry it and its arguments; `results` is the codec to answer in; `env` is laid over the
+    environment until the call has ended (None removes a variable)."""
 
     kind: ClassVar[int] = 3
     name: str
     phase: str
     results: int
+    env: dict[str, str | None] | None = None
 
 
 class Result(msgspec.Struct, frozen=True, array_like=True, tag=4):
@@ -56,10 +59,11 @@ class Result(msgspec.Struct, frozen=True, array_like=True, tag=4):
 
 
 class Failure(msgspec.Struct, frozen=True, array_like=True, tag=5):
-    """A call raised."""
+    """A call raised. `keep` is False where the process is no good any more; in place of Ready, a preload failed."""
 
     kind: ClassVar[int] = 5
     exception: ExceptionData
+    keep: bool = True
 
 
 class Phase(msgspec.Struct, frozen=True, array_like=True, tag=6):
@@ -75,8 +79,20 @@ class Data(msgspec.Struct, frozen=True, array_like=True, tag=7):
     kind: ClassVar[int] = 7
 
 
-Message: TypeAlias = Hello | Welcome | Call | Result | Failure | Phase | Data
-M = TypeVar("M", Hello, Welcome, Call, Result, Failure, Phase, Data)
+class Interrupt(msgspec.Struct, frozen=True, array_like=True, tag=8):
+    """Raise an exception in the callable of the call that this frame names, if it still runs. Followed by a signal."""
+
+    kind: ClassVar[int] = 8
+
+
+class Ready(msgspec.Struct, frozen=True, array_like=True, tag=9):
+    """A worker process has settled in and takes calls."""
+
+    kind: ClassVar[int] = 9
+
+
+Message: TypeAlias = Hello | Welcome | Call | Result | Failure | Phase | Data | Interrupt | Ready
+M = TypeVar("M", Hello, Welcome, Call, Result, Failure, Phase, Data, Interrupt, Ready)
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Message).decode

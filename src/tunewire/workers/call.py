@@ -7,12 +7,13 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
+import msgspec
+
 from tunewire.errors import EncodeError
 from tunewire.wire.codecs import Codec, encode_pickle
 from tunewire.wire.frames import Buffer
 from tunewire.wire.messages import Call, pack_message
 from tunewire.workers.lifecycle import CallInfo
-from tunewire.workers.limits import Limits
 from tunewire.workers.outcome import Outcome
 
 
@@ -75,9 +76,17 @@ class Request:
         self.codec = max(codec, function.codec)
         self._buffers: tuple[Buffer, ...] = (function.buffer, *buffers)
 
-    def pack(self, call_id: int, *, phase: str, results: Codec, max_frame_bytes: int) -> PackedFrame:
+    def pack(
+        self,
+        call_id: int,
+        *,
+        phase: str,
+        results: Codec,
+        max_frame_bytes: int,
+        env: dict[str, str | None] | None = None,
+    ) -> PackedFrame:
         """The frame of this call. EncodeError if it is larger than a frame may be."""
-        message = Call(name=self.name, phase=phase, results=results)
+        message = Call(name=self.name, phase=phase, results=results, env=env)
         parts, size = pack_message(message, call_id=call_id, codec=self.codec, buffers=self._buffers)
         if size > max_frame_bytes:
             reason = f"they make a frame of {size} bytes, and the limit is {max_frame_bytes}"
@@ -92,18 +101,16 @@ class PendingCall:
 
     def __init__(
         self,
-        call_id: int,
         name: str,
         frame: PackedFrame,
         *,
-        phase: str,
-        limits: Limits,
+        info: CallInfo,
         results: Codec,
         result_type: Any,
         future: asyncio.Future[Outcome[Any]],
         decided: Callable[[PendingCall, Outcome[Any]], None],
     ) -> None:
-        self.info = CallInfo(id=call_id, phase=phase, limits=limits)
+        self.info = info
         self.name = name
         self.frame = frame
         self.results = results
@@ -115,6 +122,10 @@ class PendingCall:
     def id(self) -> int:
         """Unique in its pool."""
         return self.info.id
+
+    def count_repeat(self) -> None:
+        """It is sent once more."""
+        self.info = msgspec.structs.replace(self.info, repeats=self.info.repeats - 1)
 
     def decide(self, outcome: Outcome[Any]) -> None:
         """Give the caller the outcome, once; a caller that has gone needs none."""

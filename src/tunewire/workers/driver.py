@@ -10,23 +10,20 @@ Each await of a life, and what is half done there:
     spawn       a process may be on its way: ChildProcess.spawn kills it
     greet       the process is known: killed in `finally`
     read_frame  the call in hand gets its outcome from Lost, or from whoever killed
-    reap        only time: the outcome has been given
+    bury        only time: the outcome has been given
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import sys
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
 
 import anyio
-import msgspec
 
-from tunewire.endpoints.process import ChildProcess, python_command, signal_name
+from tunewire.endpoints.process import ChildProcess, signal_name
 from tunewire.errors import (
     CallCancelled,
     CallTimeout,
@@ -37,11 +34,10 @@ from tunewire.errors import (
     WireError,
     WorkerCrashed,
 )
-from tunewire.wire.codecs import Codec
-from tunewire.wire.exceptions import add_note, rebuild
-from tunewire.wire.frames import DEFAULT_MAX_FRAME_BYTES, Frame
-from tunewire.wire.messages import Failure, Phase, Result, expect, read_message
-from tunewire.workers.call import PackedFrame, PendingCall
+from tunewire.wire.frames import Frame
+from tunewire.wire.messages import Phase, expect
+from tunewire.workers.call import PendingCall
+from tunewire.workers.events import WorkerEvent
 from tunewire.workers.lifecycle import (
     Action,
     Arm,
@@ -56,76 +52,101 @@ from tunewire.workers.lifecycle import (
     Gone,
     Initialise,
     Initialised,
+    Interrupt,
     Kill,
     Lifecycle,
     Lost,
     PhaseEntered,
     Replied,
+    Return,
     Send,
     Spawn,
     Started,
     State,
+    Terminate,
     Verdict,
     Withdraw,
 )
 from tunewire.workers.outcome import Outcome, OutcomeKind
-from tunewire.workers.reply import Reply, read_reply
+from tunewire.workers.postmortem import Postmortem, out_of_memory_kills
+from tunewire.workers.recycle import tree_bytes
+from tunewire.workers.reply import Reply, keeps_process, read_reply
+from tunewire.workers.start import (
+    INITIALIZER,
+    StartedProcess,
+    WorkerSpec,
+    bury,
+    greet,
+    initializer_error,
+    spawn,
+)
 
 log = logging.getLogger("tunewire")
 
 #: A stream that ended: how long the process may take to end too before it is taken for one that goes on running.
 _END_WAIT = 0.2
-#: A guard that has not taken its tree down after this long is killed with its whole process group.
-_GUARD_WAIT = 0.5
-#: After which a process that cannot be reaped is reported. It holds its worker until it is.
-_REAP_REPORT = 2.0
 #: Turns of the loop from bytes in a pipe to a frame in hand: one feeds the reader, one wakes it.
 _READ_TURNS = 2
 #: Announcements of phases of calls that are over, which a process may send by mistake (a thread that was left over).
 _STRAY_PHASES = 100
-#: The id of the initializer's call; users' calls count from 1.
-INITIALIZER = 0
+#: Seconds between two looks at the memory of a tree, while a call runs.
+_MEMORY_INTERVAL = 0.1
+#: Names of calls that a postmortem tells, and events that a worker's log holds.
+_LAST_CALLS = 8
+_LOG_LENGTH = 256
 
 
-class WorkerSpec(msgspec.Struct, frozen=True):
-    """What every process of a worker is made from."""
+class Host(Protocol):
+    """What a worker asks of the pool that it belongs to."""
 
-    device: str | None
-    #: Over the parent's environment; None removes a variable.
-    env: Mapping[str, str | None]
-    #: The frame of the initializer's call.
-    initializer: PackedFrame | None
-    results: Codec
-    max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES
+    def start(self, life: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run a coroutine in the host's task group."""
+
+    def changed(self, worker: WorkerDriver) -> None:
+        """The worker became free, or stopped being so."""
+
+    def returned(self, call: PendingCall) -> None:
+        """A call that has not begun (or may begin again) is to be sent to another process."""
+
+    def take_spare(self, spec: WorkerSpec) -> StartedProcess | None:
+        """A process that is ready, if there is one."""
+
+    def record(self, event: WorkerEvent) -> None:
+        """Something happened."""
+
+    def ended(self, postmortem: Postmortem) -> None:
+        """A process has ended, and this is how."""
 
 
 class WorkerDriver:
     """A worker: at most one process, at most one call."""
 
-    def __init__(
-        self,
-        index: int,
-        spec: WorkerSpec,
-        *,
-        start: Callable[[Callable[[], Coroutine[Any, Any, None]]], None],
-        on_change: Callable[[WorkerDriver], None],
-    ) -> None:
+    def __init__(self, index: int, spec: WorkerSpec, host: Host) -> None:
         self.index = index
         self.spec = spec
         self.pid: int | None = None
         self.processes = 0
-        self._lifecycle = Lifecycle()
-        self._start = start
-        self._on_change = on_change
+        self.since = asyncio.get_running_loop().time()
+        self.postmortem: Postmortem | None = None
+        self.log: deque[Event] = deque(maxlen=_LOG_LENGTH)
+        self._lifecycle = Lifecycle(spec.idle_limit)
+        self._host = host
         self._loop = asyncio.get_running_loop()
         self._events: deque[Event] = deque()
         self._handling = False
         self._process: ChildProcess | None = None
+        self._initialised = False
         self._call: PendingCall | None = None
         self._sent_at: float | None = None
         self._reply: Reply | None = None
         self._loss: tuple[OutcomeKind, BaseException] | None = None
+        self._end_reason = ""
         self._timer: asyncio.TimerHandle | None = None
+        self._memory_timer: asyncio.TimerHandle | None = None
+        self._started_at = 0.0
+        self._uses = 0
+        self._last_calls: deque[str] = deque(maxlen=_LAST_CALLS)
+        self._memory_kills = 0
         self._stray_phases = 0
         self._finished = self._loop.create_future()
 
@@ -158,12 +179,13 @@ class WorkerDriver:
 
     def cancel(self, call_id: int) -> None:
         """The caller of this call has gone: its work stops. Another call's is not touched."""
-        self._post(Cancelled(call_id))
+        self._post(Cancelled(call_id, self._loop.time()))
 
-    def kill(self) -> None:
+    def end_process(self, reason: str) -> None:
         """End the process, whatever it does; the worker lives on."""
         if not self.is_empty:
-            self._loss = (OutcomeKind.CRASH, self._crash(reason="was killed on request"))
+            self._loss = (OutcomeKind.CRASH, self._crash(reason=reason))
+            self._end_reason = reason
             self._post(Lost())
 
     def close(self) -> None:
@@ -174,12 +196,6 @@ class WorkerDriver:
         """Until the worker has closed and nothing of it is left."""
         await asyncio.shield(self._finished)
 
-    def output(self) -> tuple[str, str]:
-        """The tails of stdout and stderr since the last call's outcome."""
-        if self._process is None:
-            return "", ""
-        return self._process.stdout.text(), self._process.stderr.text()
-
     # Events in, actions out.
 
     def _post(self, event: Event) -> None:
@@ -189,8 +205,13 @@ class WorkerDriver:
         self._handling = True
         try:
             while self._events:
-                for action in self._lifecycle.handle(self._events.popleft()):
+                event = self._events.popleft()
+                self.log.append(event)
+                before = self._lifecycle.state
+                for action in self._lifecycle.handle(event):
                     self._do(action)
+                if self._lifecycle.state is not before:
+                    self.since = self._loop.time()
         finally:
             self._handling = False
 
@@ -203,17 +224,30 @@ class WorkerDriver:
             case Decide():
                 self._decide(action)
             case Free() | Withdraw():
-                self._on_change(self)
+                self._host.changed(self)
             case Spawn():
-                self._loss = None
-                self._start(self._live)
+                self._begin_life()
             case Initialise():
                 self._initialise()
+            case Return():
+                self._return_call()
+            case Interrupt(call_id):
+                self._note("interrupt")
+                assert self._process is not None
+                self._process.interrupt(call_id)
+            case Terminate():
+                self._note("terminate")
+                assert self._process is not None
+                self._process.terminate()
             case Kill():
                 self._kill()
             case Finish():
                 self._finished.set_result(None)
-                self._on_change(self)
+                self._host.changed(self)
+
+    def _note(self, kind: str, detail: str = "") -> None:
+        name = None if self._call is None else self._call.name
+        self._host.record(WorkerEvent(self._loop.time(), self.index, kind, self.pid, name, detail))
 
     def _arm(self, action: Arm) -> None:
         if self._timer is not None:
@@ -227,7 +261,13 @@ class WorkerDriver:
         if turns:
             self._loop.call_soon(self._give_reply_a_turn, turns - 1, timer)
         else:
-            self._post(DeadlineReached(timer))
+            self._post(DeadlineReached(timer, self._loop.time()))
+
+    def _begin_life(self) -> None:
+        self._loss = None
+        self._end_reason = ""
+        self._initialised = False
+        self._host.start(self._live)
 
     def _send_call(self) -> None:
         assert self._process is not None
@@ -236,17 +276,44 @@ class WorkerDriver:
         self._process.stdout.forget()
         self._process.stderr.forget()
         self._sent_at = self._loop.time()
+        self._uses += 1
+        self._last_calls.append(call.name)
+        self._note("sent")
         self._process.connection.write_now(*call.frame)
+        if self.spec.recycle.tree_bytes is not None:
+            self._memory_timer = self._loop.call_later(_MEMORY_INTERVAL, self._look_at_memory)
+
+    def _look_at_memory(self) -> None:
+        """Ten times a second while a call runs: reading two files of /proc for each process of the tree."""
+        self._memory_timer = None
+        if self.state is not State.BUSY or self._process is None:
+            return
+        used = tree_bytes(self._process.pid)
+        limit = self.spec.recycle.tree_bytes
+        assert limit is not None
+        if used > limit:
+            self.end_process(f"held {used} bytes with its descendants, and the limit is {limit}")
+        else:
+            self._memory_timer = self._loop.call_later(_MEMORY_INTERVAL, self._look_at_memory)
 
     def _initialise(self) -> None:
-        if self.spec.initializer is None:
+        if self.spec.initializer is None or self._initialised:
             self._post(Initialised(self._loop.time()))
         else:
             assert self._process is not None
             self._process.connection.write_now(*self.spec.initializer)
 
+    def _return_call(self) -> None:
+        call = self._call
+        assert call is not None
+        self._note("returned", "it is sent again")
+        self._call = self._sent_at = None
+        call.count_repeat()
+        self._host.returned(call)
+
     def _kill(self) -> None:
         if self._process is not None:
+            self._note("kill", self._end_reason)
             self._process.kill()
             self._process.connection.stop_reading()  # wakes the process's life, which sees to the rest
 
@@ -261,7 +328,10 @@ class WorkerDriver:
             stdout, stderr = self._process.stdout.take(), self._process.stderr.take()
         if self._sent_at is not None:
             seconds = self._loop.time() - self._sent_at
+        self._note("outcome", kind)
         self._call = self._reply = self._sent_at = None
+        if kind is not OutcomeKind.COMPLETED and not self._end_reason:
+            self._end_reason = f"its call ended as {kind.value}"
         call.decide(
             Outcome(
                 kind=kind,
@@ -275,7 +345,6 @@ class WorkerDriver:
         )
 
     def _verdict(self, action: Decide, call: PendingCall) -> tuple[OutcomeKind, Any, BaseException | None]:
-        name = call.name
         match action.verdict:
             case Verdict.REPLY:
                 assert self._reply is not None
@@ -283,11 +352,11 @@ class WorkerDriver:
             case Verdict.TIMEOUT:
                 assert action.limit is not None
                 timeout = CallTimeout(
-                    phase=action.phase, limit=action.limit, device=self.spec.device, callable_name=name
+                    phase=action.phase, limit=action.limit, device=self.spec.device, callable_name=call.name
                 )
                 return OutcomeKind.TIMEOUT, None, timeout
             case Verdict.CANCELLED:
-                return OutcomeKind.CANCELLED, None, CallCancelled(callable_name=name)
+                return OutcomeKind.CANCELLED, None, CallCancelled(callable_name=call.name)
             case Verdict.CLOSED:
                 return OutcomeKind.CANCELLED, None, PoolClosed(reason="it was closed while the call ran")
             case Verdict.LOST:
@@ -307,27 +376,33 @@ class WorkerDriver:
         finally:
             # Shielded: when the host itself is cancelled, the process must still not be left behind.
             with anyio.CancelScope(shield=True):
-                await self._bury()
+                await self._end_life()
 
     async def _serve(self) -> None:
-        process = await ChildProcess.spawn(
-            python_command("import tunewire.runtime.__main__"),
-            env=self._environment(),
-            max_frame_bytes=self.spec.max_frame_bytes,
-            guarded=sys.platform == "linux",
-        )
-        self._process = process
-        self._stray_phases = 0
-        self.processes += 1
+        spare = self._host.take_spare(self.spec)
+        process = await spawn(self.spec) if spare is None else spare.process
+        self._begin(process)
         if self.state is not State.STARTING:
             return  # given up while it was spawned
-        hello = await process.greet(max_frame_bytes=self.spec.max_frame_bytes, sys_path=_search_path())
-        self.pid = hello.pid
+        if spare is None:
+            self.pid = await greet(process, self.spec)
+        else:
+            self.pid, self._initialised = spare.pid, spare.initialised
         async with anyio.create_task_group() as watch:
             watch.start_soon(self._end_reading_at_exit, process)
+            self._note("ready", "" if spare is None else "it was a spare")
             self._post(Started(self._loop.time()))
             await self._read_frames(process)
             watch.cancel_scope.cancel()
+
+    def _begin(self, process: ChildProcess) -> None:
+        self._process = process
+        self.processes += 1
+        self._uses = self._stray_phases = 0
+        self._last_calls.clear()
+        self._started_at = self._loop.time()
+        self._memory_kills = out_of_memory_kills()
+        self._note("started")
 
     async def _read_frames(self, process: ChildProcess) -> None:
         try:
@@ -361,7 +436,9 @@ class WorkerDriver:
         self._loss = (OutcomeKind.CRASH, self._crash(exit_code=exit_code, reason=reason))
 
     def _crash(self, *, exit_code: int | None = None, reason: str | None = None) -> WorkerCrashed:
-        stdout, stderr = self.output()
+        stdout = stderr = ""
+        if self._process is not None:
+            stdout, stderr = self._process.stdout.text(), self._process.stderr.text()
         return WorkerCrashed(
             exit_code=exit_code,
             signal=signal_name(exit_code),
@@ -374,25 +451,37 @@ class WorkerDriver:
             reason=reason,
         )
 
-    def _environment(self) -> dict[str, str]:
-        environment = dict(os.environ)
-        for name, value in self.spec.env.items():
-            if value is None:
-                environment.pop(name, None)
-            else:
-                environment[name] = value
-        return environment
-
     def _on_frame(self, frame: Frame) -> None:
-        if frame.call_id == INITIALIZER and self.state is State.INITIALISING:
-            self._on_initializer_reply(frame)
+        state = self.state
+        if state is State.BUSY and self._call is not None and frame.call_id == self._call.id:
+            if frame.kind == Phase.kind:
+                self._on_phase(frame)
+            else:
+                self._on_reply(frame, self._call)
         elif frame.kind == Phase.kind:
             self._on_phase(frame)
-        elif self._call is not None and frame.call_id == self._call.id and self.state is State.BUSY:
-            self._reply = read_reply(frame, self._call)
-            self._post(Replied(frame.call_id, self._reply.keep))
-        elif self.state in (State.BUSY, State.IDLE, State.INITIALISING, State.STARTING):
+        elif state is State.INITIALISING:
+            self._on_initializer_reply(frame)
+        elif state is State.INTERRUPTING:
+            keep = keeps_process(frame) and not self._recycle_reason()
+            self._post(Replied(frame.call_id, self._loop.time(), keep))
+        elif state in (State.BUSY, State.IDLE):
             raise WireError(reason=f"a frame for call {frame.call_id}, which is not running", pid=self.pid)
+
+    def _on_reply(self, frame: Frame, call: PendingCall) -> None:
+        self._reply = read_reply(frame, call)
+        keep = self._reply.keep
+        if keep and (reason := self._recycle_reason()):
+            self._end_reason = reason
+            self._note("recycle", reason)
+            keep = False
+        self._post(Replied(frame.call_id, self._loop.time(), keep))
+
+    def _recycle_reason(self) -> str | None:
+        recycle, process = self.spec.recycle, self._process
+        assert process is not None
+        used = None if recycle.tree_bytes is None else tree_bytes(process.pid)
+        return recycle.due(uses=self._uses, age=self._loop.time() - self._started_at, tree_bytes=used)
 
     def _on_phase(self, frame: Frame) -> None:
         phase = expect(frame, Phase)
@@ -403,48 +492,58 @@ class WorkerDriver:
         self._post(PhaseEntered(frame.call_id, phase.name, self._loop.time()))
 
     def _on_initializer_reply(self, frame: Frame) -> None:
-        message = read_message(frame)
-        if isinstance(message, Result):
+        error = initializer_error(frame, self.spec)
+        if error is None:
             self._post(Initialised(self._loop.time()))
-        elif isinstance(message, Failure):
-            error = rebuild(message.exception, trusted=self.spec.results is not Codec.MSGSPEC)
-            add_note(error, "raised by the initializer; the call did not begin")
+        else:
             self._loss = (OutcomeKind.ERROR, error)
             self._post(Lost())
-        else:
-            raise WireError(reason="the initializer was answered with something else", pid=self.pid)
 
-    async def _bury(self) -> None:
+    async def _end_life(self) -> None:
         """Whatever brought it here: the call gets its outcome, and of the process nothing is left."""
         process = self._process
         if self._loss is None:
             abandoned = PoolClosed(reason="it failed, or its event loop ended, while the call ran")
             self._loss = (OutcomeKind.CANCELLED, abandoned)
-        self._post(Lost())
+        self._post(Lost(begun=self._may_have_begun()))
         if process is not None:
-            process.kill()
-            await self._reap(process)
+            if not await bury(process, self.spec.ladder):
+                self._report_unreapable(process)
+                await process.wait()
+            self._hold_postmortem(process)
             process.close()
         self._process = self.pid = None
         self._post(Gone())
 
-    async def _reap(self, process: ChildProcess) -> None:
-        for bound, remedy in ((_GUARD_WAIT, process.kill_group), (_REAP_REPORT, self._report_unreapable)):
-            if await process.exit_code_soon(bound) is not None:
-                return
-            remedy()
-        await process.wait()
+    def _may_have_begun(self) -> bool:
+        """Whether the call in hand may have begun: the flight recorder knows of one that has not."""
+        record = None if self._process is None else self._process.recorded()
+        return record is None or self._call is None or record.call_id == self._call.id
 
-    def _report_unreapable(self) -> None:
-        assert self._process is not None
+    def _hold_postmortem(self, process: ChildProcess) -> None:
+        exit_code = process.exit_code
+        killed = signal_name(exit_code) == "SIGKILL" and not self._end_reason
+        self.postmortem = Postmortem(
+            pid=process.pid if self.pid is None else self.pid,
+            exit_code=exit_code,
+            signal=signal_name(exit_code),
+            reason=self._end_reason or "it ended by itself",
+            uptime=self._loop.time() - self._started_at,
+            out_of_memory=killed and out_of_memory_kills() > self._memory_kills,
+            last_calls=tuple(self._last_calls),
+            stdout=process.stdout.text(),
+            stderr=process.stderr.text(),
+        )
+        self._note("gone", self.postmortem.reason)
+        self._host.ended(self.postmortem)
+
+    def _report_unreapable(self, process: ChildProcess) -> None:
         log.error(
             "worker %d%s: process %d cannot be reaped; the worker is not used until it is",
             self.index,
-            "" if self.spec.device is None else f" on {self.spec.device}",
-            self._process.pid,
+            self.spec.on_device,
+            process.pid,
         )
 
 
-def _search_path() -> tuple[str, ...]:
-    """What this process imports from. Python passes over entries that are not text, so does a child."""
-    return tuple(entry for entry in sys.path if isinstance(entry, str))
+__all__ = ["INITIALIZER", "Host", "WorkerDriver", "WorkerSpec"]

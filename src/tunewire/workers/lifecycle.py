@@ -4,32 +4,39 @@ Pure: no process, no clock, no loop. The driver (workers.driver) turns what happ
 actions say; it decides nothing. So every race is a row or a sequence of rows, and is tested as one.
 
     EMPTY ──assign──▶ STARTING ──started──▶ INITIALISING ──initialised──▶ BUSY ──replied──▶ IDLE ─┐
-      ▲                  │                       │                         │  ▲──────assign──────┘
-      │                  └────── deadline, cancel, lost, failed ───────────┘
-      └──── gone ◀──── ENDING                                 close: ──▶ CLOSING ──gone──▶ CLOSED
+      ▲                  │                       │                        │ │ ▲──────assign───────┘
+      │                  │ deadline, cancel,     │          deadline,     │ │ │
+      │                  │ lost                  │          cancel        │ │ └──replied── INTERRUPTING
+      │                  ▼                       ▼                        ▼ └──────────────────┘ │
+      └──────gone──── ENDING ◀───────────────────┴──deadline, lost── TERMINATING ◀───deadline────┘
+                                                            close, in any state: CLOSING ──gone──▶ CLOSED
 
 Rules that the rows below keep:
 
-* One call at a time, and one outcome for it. `call` is set from Assign until Decide is emitted, and Decide is only
-  emitted while it is set; so the first of {reply, deadline, cancel, loss, close} decides, and whatever comes later
-  finds no call.
-* A process that was told to end never gets another call: from ENDING the only ways out are Gone and Close.
+* One call at a time, and one outcome for it. `call` is set from Assign until Decide (or Return) is emitted, and Decide
+  is only emitted while it is set; so the first of {reply, deadline, cancel, loss, close} decides, and whatever comes
+  later finds no call.
+* A process that was told to end (SIGTERM or more) never gets another call. One that was only interrupted may: its late
+  reply decides whether it is kept, and the ladder's next rung is then withdrawn with its timer.
 * The worker is free for another call (action Free) only when its process is idle, or gone and reaped: work that was
   given up still holds its worker, and with it its device. An idle process that is lost withdraws it.
 * A deadline carries the number of the timer that it belongs to. One that was replaced or disarmed, and whose event
   was already on its way, is recognised and does nothing.
-* A call that fails before it began (start, initializer) costs itself alone: the next one starts a new process.
+* A call that fails before it began (start, initializer) costs itself alone: the next one starts a new process. A call
+  that was sent to a process and is known not to have begun when that was lost is given back to be sent again, and so is
+  one that its caller marked idempotent, a bounded number of times: what says "not begun" is written by the child.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum, auto
 from typing import Final, TypeAlias
 
 import msgspec
 
 from tunewire.wire.phases import next_phases
+from tunewire.workers.ladder import Ladder
 from tunewire.workers.limits import Limits
 
 
@@ -41,6 +48,8 @@ class State(Enum):
     INITIALISING = auto()
     IDLE = auto()
     BUSY = auto()
+    INTERRUPTING = auto()
+    TERMINATING = auto()
     ENDING = auto()
     CLOSING = auto()
     CLOSED = auto()
@@ -52,6 +61,10 @@ class CallInfo(msgspec.Struct, frozen=True):
     id: int
     phase: str
     limits: Limits
+    ladder: Ladder = Ladder()
+    idempotent: bool = False
+    #: How often it may still be sent again.
+    repeats: int = 2
 
 
 # Events. `now` is the loop's monotonic time in seconds.
@@ -77,9 +90,10 @@ class Initialised(msgspec.Struct, frozen=True):
 
 
 class Replied(msgspec.Struct, frozen=True):
-    """The whole reply to a call was read. `keep` is False when it says that the process is no good any more."""
+    """The whole reply to a call was read. `keep` is False when the process is no good any more, or is to be replaced."""
 
     call_id: int
+    now: float
     keep: bool = True
 
 
@@ -95,17 +109,21 @@ class DeadlineReached(msgspec.Struct, frozen=True):
     """Timer number `timer` fired."""
 
     timer: int
+    now: float
 
 
 class Cancelled(msgspec.Struct, frozen=True):
     """Whoever awaited the call no longer does."""
 
     call_id: int
+    now: float
 
 
 class Lost(msgspec.Struct, frozen=True):
     """The process cannot be used any more: it ended, closed its channel, broke the protocol, did not start, or its
-    initializer failed. The driver knows which."""
+    initializer failed. The driver knows which. `begun` is False if the call in hand is known not to have begun."""
+
+    begun: bool = True
 
 
 class Gone(msgspec.Struct, frozen=True):
@@ -173,6 +191,22 @@ class Decide(msgspec.Struct, frozen=True):
     limit: float | None = None
 
 
+class Return(msgspec.Struct, frozen=True):
+    """Give the call back undecided: it is to be sent again, to another process."""
+
+    call_id: int
+
+
+class Interrupt(msgspec.Struct, frozen=True):
+    """Raise an exception in the Python code of this call."""
+
+    call_id: int
+
+
+class Terminate(msgspec.Struct, frozen=True):
+    """SIGTERM to the process."""
+
+
 class Kill(msgspec.Struct, frozen=True):
     """End the process and its tree."""
 
@@ -189,7 +223,20 @@ class Finish(msgspec.Struct, frozen=True):
     """Nothing is left of the worker."""
 
 
-Action: TypeAlias = Spawn | Initialise | Send | Arm | Decide | Kill | Free | Withdraw | Finish
+Action: TypeAlias = (
+    Spawn
+    | Initialise
+    | Send
+    | Arm
+    | Decide
+    | Return
+    | Interrupt
+    | Terminate
+    | Kill
+    | Free
+    | Withdraw
+    | Finish
+)
 
 
 class Lifecycle:
@@ -202,9 +249,12 @@ class Lifecycle:
     'STARTING'
     """
 
-    def __init__(self) -> None:
+    def __init__(self, idle_limit: float | None = None) -> None:
+        """`idle_limit`: seconds after which an idle process is ended."""
         self.state = State.EMPTY
         self.call: CallInfo | None = None
+        self._idle_limit = idle_limit
+        self._interrupted: tuple[int, Ladder] | None = None
         self.phase = "start"
         self._limit: float | None = None
         self._timer = 0
@@ -239,6 +289,32 @@ class Lifecycle:
     def _concerns(self, call_id: int) -> bool:
         return self.call is not None and self.call.id == call_id
 
+    def _kill(self) -> list[Action]:
+        self.state = State.ENDING
+        return [Kill()]
+
+    def _idle(self, now: float) -> list[Action]:
+        self.state = State.IDLE
+        timer: list[Action] = [] if self._idle_limit is None else [self._arm(now + self._idle_limit)]
+        return [*timer, Free()]
+
+    def _give_up(self, verdict: Verdict, now: float) -> list[Action]:
+        """Decide the running call, and begin to end its work by the ladder that it came with."""
+        assert self.call is not None
+        call = self.call
+        decided = self._decide(verdict)
+        if call.ladder.interrupt is None:
+            return [*decided, *self._terminate(call.ladder, now)]
+        self.state = State.INTERRUPTING
+        self._interrupted = call.id, call.ladder
+        return [*decided, Interrupt(call.id), self._arm(now + call.ladder.interrupt)]
+
+    def _terminate(self, ladder: Ladder, now: float) -> list[Action]:
+        if ladder.terminate is None:
+            return self._kill()
+        self.state = State.TERMINATING
+        return [Terminate(), self._arm(now + ladder.terminate)]
+
 
 def _assign_cold(worker: Lifecycle, event: Assign) -> list[Action]:
     worker.state, worker.call = State.STARTING, event.call
@@ -267,11 +343,7 @@ def _replied(worker: Lifecycle, event: Replied) -> list[Action]:
     if not worker._concerns(event.call_id):
         return []
     decided = worker._decide(Verdict.REPLY)
-    if not event.keep:
-        worker.state = State.ENDING
-        return [*decided, Kill()]
-    worker.state = State.IDLE
-    return [*decided, Free()]
+    return [*decided, *(worker._idle(event.now) if event.keep else worker._kill())]
 
 
 def _phase_entered(worker: Lifecycle, event: PhaseEntered) -> list[Action]:
@@ -281,28 +353,68 @@ def _phase_entered(worker: Lifecycle, event: PhaseEntered) -> list[Action]:
     return [worker._enter(event.phase, worker.call.limits, event.now)]
 
 
-def _deadline(worker: Lifecycle, event: DeadlineReached) -> list[Action]:
+def _deadline_before(worker: Lifecycle, event: DeadlineReached) -> list[Action]:
     if event.timer != worker._timer:
         return []
-    worker.state = State.ENDING
-    return [*worker._decide(Verdict.TIMEOUT), Kill()]
+    return [*worker._decide(Verdict.TIMEOUT), *worker._kill()]
+
+
+def _deadline(worker: Lifecycle, event: DeadlineReached) -> list[Action]:
+    return [] if event.timer != worker._timer else worker._give_up(Verdict.TIMEOUT, event.now)
+
+
+def _cancelled_before(worker: Lifecycle, event: Cancelled) -> list[Action]:
+    if not worker._concerns(event.call_id):
+        return []
+    return [*worker._decide(Verdict.CANCELLED), *worker._kill()]
 
 
 def _cancelled(worker: Lifecycle, event: Cancelled) -> list[Action]:
-    if not worker._concerns(event.call_id):
-        return []
-    worker.state = State.ENDING
-    return [*worker._decide(Verdict.CANCELLED), Kill()]
+    return worker._give_up(Verdict.CANCELLED, event.now) if worker._concerns(event.call_id) else []
 
 
-def _lost(worker: Lifecycle, _event: Lost) -> list[Action]:
-    worker.state = State.ENDING
-    return [*worker._decide(Verdict.LOST), Kill()]
+def _lost_before(worker: Lifecycle, _event: Lost) -> list[Action]:
+    return [*worker._decide(Verdict.LOST), *worker._kill()]
+
+
+def _lost(worker: Lifecycle, event: Lost) -> list[Action]:
+    assert worker.call is not None
+    call = worker.call
+    if call.repeats > 0 and (call.idempotent or not event.begun):
+        worker.call = None
+        return [worker._arm(None), Return(call.id), *worker._kill()]
+    return [*worker._decide(Verdict.LOST), *worker._kill()]
 
 
 def _lost_idle(worker: Lifecycle, _event: Lost) -> list[Action]:
-    worker.state = State.ENDING
-    return [Withdraw(), Kill()]
+    return [worker._arm(None), Withdraw(), *worker._kill()]
+
+
+def _idle_too_long(worker: Lifecycle, event: DeadlineReached) -> list[Action]:
+    return [] if event.timer != worker._timer else [Withdraw(), *worker._kill()]
+
+
+def _late_reply(worker: Lifecycle, event: Replied) -> list[Action]:
+    assert worker._interrupted is not None
+    call_id, ladder = worker._interrupted
+    if event.call_id != call_id:
+        return []
+    if not event.keep:
+        return worker._terminate(ladder, event.now)
+    return [worker._arm(None), *worker._idle(event.now)]
+
+
+def _interrupt_too_slow(worker: Lifecycle, event: DeadlineReached) -> list[Action]:
+    assert worker._interrupted is not None
+    return [] if event.timer != worker._timer else worker._terminate(worker._interrupted[1], event.now)
+
+
+def _terminate_too_slow(worker: Lifecycle, event: DeadlineReached) -> list[Action]:
+    return [] if event.timer != worker._timer else worker._kill()
+
+
+def _lost_given_up(worker: Lifecycle, _event: Lost) -> list[Action]:
+    return [worker._arm(None), *worker._kill()]
 
 
 def _gone(worker: Lifecycle, _event: Gone) -> list[Action]:
@@ -317,7 +429,7 @@ def _close_at_once(worker: Lifecycle, _event: Close) -> list[Action]:
 
 def _close(worker: Lifecycle, _event: Close) -> list[Action]:
     worker.state = State.CLOSING
-    return [*worker._decide(Verdict.CLOSED), Kill()]
+    return [*worker._decide(Verdict.CLOSED), worker._arm(None), Kill()]
 
 
 def _closing_gone(worker: Lifecycle, _event: Gone) -> list[Action]:
@@ -331,16 +443,17 @@ _TABLE: Final[dict[tuple[State, type], Callable[..., list[Action]]]] = {
     (State.EMPTY, Assign): _assign_cold,
     (State.EMPTY, Close): _close_at_once,
     (State.STARTING, Started): _started,
-    (State.STARTING, DeadlineReached): _deadline,
-    (State.STARTING, Cancelled): _cancelled,
-    (State.STARTING, Lost): _lost,
+    (State.STARTING, DeadlineReached): _deadline_before,
+    (State.STARTING, Cancelled): _cancelled_before,
+    (State.STARTING, Lost): _lost_before,
     (State.STARTING, Close): _close,
     (State.INITIALISING, Initialised): _initialised,
-    (State.INITIALISING, DeadlineReached): _deadline,
-    (State.INITIALISING, Cancelled): _cancelled,
-    (State.INITIALISING, Lost): _lost,
+    (State.INITIALISING, DeadlineReached): _deadline_before,
+    (State.INITIALISING, Cancelled): _cancelled_before,
+    (State.INITIALISING, Lost): _lost_before,
     (State.INITIALISING, Close): _close,
     (State.IDLE, Assign): _assign_warm,
+    (State.IDLE, DeadlineReached): _idle_too_long,
     (State.IDLE, Lost): _lost_idle,
     (State.IDLE, Close): _close,
     (State.BUSY, Replied): _replied,
@@ -349,7 +462,24 @@ _TABLE: Final[dict[tuple[State, type], Callable[..., list[Action]]]] = {
     (State.BUSY, Cancelled): _cancelled,
     (State.BUSY, Lost): _lost,
     (State.BUSY, Close): _close,
+    (State.INTERRUPTING, Replied): _late_reply,
+    (State.INTERRUPTING, DeadlineReached): _interrupt_too_slow,
+    (State.INTERRUPTING, Lost): _lost_given_up,
+    (State.INTERRUPTING, Close): _close,
+    (State.TERMINATING, DeadlineReached): _terminate_too_slow,
+    (State.TERMINATING, Lost): _lost_given_up,
+    (State.TERMINATING, Close): _close,
     (State.ENDING, Gone): _gone,
     (State.ENDING, Close): _close,
     (State.CLOSING, Gone): _closing_gone,
 }
+
+
+def replay(events: Iterable[Event], *, idle_limit: float | None = None) -> list[list[Action]]:
+    """What a new worker does about these events: the same as the one that they were logged from.
+
+    >>> replay([Assign(CallInfo(id=1, phase="run", limits=Limits(start=None)), now=0.0), Lost(), Gone()])[-1]
+    [Free()]
+    """
+    worker = Lifecycle(idle_limit)
+    return [worker.handle(event) for event in events]

@@ -26,7 +26,7 @@ def read_reply(frame: Frame, call: PendingCall) -> Reply:
     """The reply in `frame`; WireError if it is none. With results as msgspec nothing in it is ever unpickled."""
     message = read_message(frame)
     if isinstance(message, Failure):
-        return _failed(rebuild(message.exception, trusted=call.results is not Codec.MSGSPEC))
+        return _failed(rebuild(message.exception, trusted=call.results is not Codec.MSGSPEC), message.keep)
     if not isinstance(message, Result):
         raise WireError(reason=f"a reply was expected, {type(message).__name__} came")
     try:
@@ -35,10 +35,16 @@ def read_reply(frame: Frame, call: PendingCall) -> Reply:
         return Reply(OutcomeKind.ERROR, error=error)
 
 
-def _failed(error: Exception) -> Reply:
+def keeps_process(frame: Frame) -> bool:
+    """Whether the late reply of a call that was given up says that its process is still good."""
+    message = read_message(frame)
+    return isinstance(message, Result) or (isinstance(message, Failure) and message.keep)
+
+
+def _failed(error: Exception, keep: bool) -> Reply:
     if isinstance(error, DeviceFault):
         return Reply(OutcomeKind.DEVICE_FAULT, error=error, keep=False)
-    return Reply(OutcomeKind.ERROR, error=error)
+    return Reply(OutcomeKind.ERROR, error=error, keep=keep)
 
 
 def _value(frame: Frame, call: PendingCall) -> Any:

@@ -1,0 +1,139 @@
+"""Spares: processes that are up before they are needed, so that a timeout or a crash costs milliseconds.
+
+A spare has its interpreter and the preloaded modules up. Where no device is pinned, the initializer has run in it too;
+where one is, it has not, since it may make a device context, and a spare holds none. Spares are kept for each kind of
+process apart (workers on different devices differ in their environment): `count` of each.
+
+A spare that cannot start is tried again when the next one is taken, but after `_MOST_FAILURES` in a row only when a
+worker's own start has shown that it can be: a broken environment gives its error to calls, and no loop runs for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import anyio
+
+from tunewire.endpoints.process import ChildProcess
+from tunewire.workers.limits import Limits
+from tunewire.workers.start import StartedProcess, WorkerSpec, bury, make_spare, spawn
+
+log = logging.getLogger("tunewire")
+
+_MOST_FAILURES = 3
+
+
+class Spares:
+    """The spares of one kind of worker."""
+
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        count: int,
+        limits: Limits,
+        start: Callable[[Callable[[], Coroutine[Any, Any, None]]], None],
+        changed: Callable[[], None],
+    ) -> None:
+        self.spec = spec
+        self._count = count
+        self._limits = limits
+        self._start = start
+        self._changed = changed
+        self._ready: deque[tuple[StartedProcess, asyncio.Future[bool]]] = deque()
+        self._alive = 0
+        self._failures = 0
+        self._closed = False
+
+    @property
+    def ready(self) -> int:
+        """How many could be taken now."""
+        return len(self._ready)
+
+    @property
+    def alive(self) -> int:
+        """How many processes there are, those that start or end included."""
+        return self._alive
+
+    def fill(self) -> None:
+        """Start what is missing."""
+        while not self._closed and self._alive < self._count and self._failures < _MOST_FAILURES:
+            self._alive += 1
+            self._start(self._live)
+
+    def take(self) -> StartedProcess | None:
+        """One that is ready, if any; another is started in its place."""
+        taken = None
+        while self._ready and taken is None:
+            started, fate = self._ready.popleft()
+            if not fate.done():
+                fate.set_result(True)
+                taken = started
+                self._alive -= 1
+        self.fill()
+        return taken
+
+    def a_worker_started(self) -> None:
+        """A process of this kind can start: spares may be tried again."""
+        if self._failures:
+            self._failures = 0
+            self.fill()
+
+    def end(self) -> None:
+        """End all that there are now. `fill` starts new ones."""
+        for _, fate in self._ready:
+            if not fate.done():
+                fate.set_result(False)
+        self._ready.clear()
+
+    def close(self) -> None:
+        """End all, and start no more."""
+        self._closed = True
+        self.end()
+
+    async def _live(self) -> None:
+        """The life of one spare, until it is taken or gone."""
+        process: ChildProcess | None = None
+        taken = False
+        try:
+            process = await spawn(self.spec)
+            started = await make_spare(process, self.spec, self._limits)
+            self._failures = 0
+            if not self._closed:
+                taken = await self._wait(started)
+        except Exception as error:  # noqa: BLE001 — an initializer may raise anything; calls will meet it themselves
+            self._failures += 1
+            log.warning("a spare%s could not start: %s", self.spec.on_device, error)
+        finally:
+            if not taken:
+                with anyio.CancelScope(shield=True):
+                    await self._end(process)
+
+    async def _wait(self, started: StartedProcess) -> bool:
+        """Whether it was taken; else it is to end, or has ended by itself."""
+        fate: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        entry = (started, fate)
+        self._ready.append(entry)
+        self._changed()
+        ended = asyncio.ensure_future(started.process.wait())
+        try:
+            news: list[asyncio.Future[Any]] = [fate, ended]
+            await asyncio.wait(news, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ended.cancel()
+            if not fate.done():
+                fate.set_result(False)
+        return fate.result()
+
+    async def _end(self, process: ChildProcess | None) -> None:
+        self._ready = deque(entry for entry in self._ready if entry[0].process is not process)
+        if process is not None:
+            if not await bury(process, self.spec.ladder):
+                log.error("a spare%s: process %d cannot be reaped", self.spec.on_device, process.pid)
+                await process.wait()
+            process.close()
+        self._alive -= 1
+        self._changed()

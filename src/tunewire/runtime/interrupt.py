@@ -1,0 +1,101 @@
+"""The soft interrupt: an exception in the Python code of one call, and of no other.
+
+The parent writes an Interrupt frame, which names the call, into the process's pipe, and then has the guard send a
+signal. While a callable runs, the main thread does not read the pipe, so the signal's handler may: it takes the frame
+if there is one, and raises CallInterrupted if the frame names the call that runs. What can come at a wrong moment:
+
+    the call has ended before the signal   nobody is armed, the handler does nothing; the loop finds the frame of a call
+                                           that is over, and drops it
+    ... and the next one runs already      the loop has taken the old frame before the next call's, so the handler finds
+                                           the pipe empty, and does nothing
+    the handler runs in the runtime        it is armed only around the callable, in a block whose `except` makes a reply;
+                                           it disarms itself before it raises
+    the callable is in C code              the handler runs when it returns; the parent's ladder does not wait for that
+    the callable is a coroutine            its task is cancelled instead: an exception out of a handler would break the
+                                           event loop, which is kept
+
+After an interrupt whatever the process holds of a device is suspect: an extension registers a check, which must return
+in bounded time (the ladder bounds it), and a process that fails it says so in its reply.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+
+from tunewire.runtime.channel import Channel
+from tunewire.runtime.guard import INTERRUPT_SIGNAL
+from tunewire.wire.messages import Interrupt, expect
+
+_checks: list[Callable[[], bool]] = []
+
+
+class CallInterrupted(BaseException):
+    """Raised in a callable whose caller has gone or whose time is up. Clean up and let it pass; a callable that goes on
+    is killed.
+
+    >>> issubclass(CallInterrupted, Exception)
+    False
+    """
+
+
+def check_after_interrupt(check: Callable[[], bool]) -> None:
+    """Have `check` called after each interrupt in this process: whether what it holds of a device still works.
+
+    >>> check_after_interrupt(lambda: True)
+    """
+    _checks.append(check)
+
+
+def still_good() -> bool:
+    """Whether every registered check passes; one that raises does not."""
+    try:
+        return all(check() for check in _checks)
+    except Exception:  # noqa: BLE001 — a broken context raises whatever its library likes
+        return False
+
+
+class Interrupts:
+    """The handler, armed for one call at a time."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._call_id: int | None = None
+        self._interrupted = False
+        self._cancel: Callable[[], None] | None = None
+        signal.signal(INTERRUPT_SIGNAL, self._on_signal)
+
+    def arm(self, call_id: int) -> None:
+        """From here to `disarm` an interrupt for this call is raised."""
+        self._interrupted = False
+        self._call_id = call_id
+
+    def cancel_with(self, cancel: Callable[[], None] | None) -> None:
+        """Call this instead of raising, while a coroutine runs."""
+        self._cancel = cancel
+
+    def disarm(self) -> bool:
+        """Nothing is raised any more. Whether something was."""
+        self._call_id = None
+        return self._interrupted
+
+    def disarm_or_raise(self) -> None:
+        """The callable has returned. If it swallowed an interrupt, nobody waits for its value."""
+        if self.disarm():
+            raise CallInterrupted
+
+    def _on_signal(self, _number: int, _frame: object) -> None:
+        if self._call_id is None or not self._channel.has_input():
+            return
+        frame = self._channel.read()
+        if frame is None:
+            return  # the parent has gone; the loop will see it
+        expect(frame, Interrupt)
+        if frame.call_id != self._call_id:
+            return
+        self._call_id = None
+        self._interrupted = True
+        if self._cancel is not None:
+            self._cancel()
+        else:
+            raise CallInterrupted

@@ -1,0 +1,40 @@
+"""The layout of the flight recorder: a page of memory that a child writes and its parent reads.
+
+The parent makes it (a memory file of fixed size, sealed) and reads it only when a process is lost, to learn whether the
+call in hand had begun. The child writes the call's number and the time before the call begins, and the count of those
+that it finished. It is a hint and no more: a child can write what it likes.
+
+    offset size  field
+         0    8  number of the call that began last
+         8    8  when, by the monotonic clock, in nanoseconds
+        16    8  how many calls have finished
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from typing import Final, NamedTuple
+
+from tunewire.wire.frames import Buffer
+
+PAGE_BYTES: Final = mmap.PAGESIZE
+_LAYOUT: Final = struct.Struct("<QQQ")
+
+
+class Record(NamedTuple):
+    """What the page says."""
+
+    call_id: int
+    began_ns: int
+    finished: int
+
+
+def read_record(page: Buffer | mmap.mmap) -> Record:
+    """The record in `page`, which may be written at this moment."""
+    return Record(*_LAYOUT.unpack_from(page))
+
+
+def write_record(page: bytearray | mmap.mmap, record: Record) -> None:
+    """Write the record into `page`."""
+    _LAYOUT.pack_into(page, 0, *record)

@@ -1,0 +1,31 @@
+"""How work that was given up is ended: a value, and not code."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tunewire.workers.limits import check_seconds
+
+
+class Ladder(msgspec.Struct, frozen=True):
+    """The rungs by which a call's process is ended after a timeout or a cancel, each with its seconds.
+
+    `interrupt`: first raise an exception in the call's Python code, and keep the process, and with it a warm device
+    context, if the call ends within this time; None (the default) leaves this rung out, since an interrupted call may
+    leave locks and half-made imports behind. `terminate`: SIGTERM to the process, for handlers of its own; None leaves
+    it out. Then SIGKILL to the whole tree; after `reap` seconds more the process group is killed by other means, and
+    what still cannot be reaped is reported. The caller waits for none of this.
+
+    Closing a pool goes straight to SIGKILL.
+
+    >>> Ladder(interrupt=0.2).terminate
+    0.02
+    """
+
+    interrupt: float | None = None
+    terminate: float | None = 0.02
+    reap: float = 0.4
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            check_seconds(name, getattr(self, name))
