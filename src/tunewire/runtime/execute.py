@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Coroutine
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tunewire.errors import DecodeError, EncodeError
 from tunewire.runtime import context
@@ -21,8 +21,10 @@ from tunewire.wire.messages import Call, Failure, Result, pack_message
 if TYPE_CHECKING:
     import asyncio
 
-#: Frames of ours between a callable and the `except` below: `_invoke`.
-_OWN_FRAMES = 1
+#: Frames of ours between a callable and the `except` below: `_run` and `_invoke`.
+_OWN_FRAMES = 2
+
+_Request: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 
 class Executor:
@@ -40,13 +42,10 @@ class Executor:
         restore = _overlay(call.env)
         try:
             request = _read_request(frame, call.name)
-            self._interrupts.arm(frame.call_id)
-            value = self._invoke(*request)
-            self._interrupts.disarm_or_raise()
+            value = self._run(frame.call_id, request)
             reply = self._result(frame.call_id, value, Codec(call.results))
         except BaseException as error:  # noqa: BLE001 — SystemExit and KeyboardInterrupt are the call's, too
-            interrupted = self._interrupts.disarm()
-            reply = self._failure(frame.call_id, error, Codec(call.results), interrupted=interrupted)
+            reply = self._failure(frame.call_id, error, Codec(call.results))
         finally:
             context.end()
             _restore(restore)
@@ -54,6 +53,17 @@ class Executor:
         if os.getpid() != self._pid:
             os._exit(0)  # a fork of the callable's that came back: one reply is enough
         return reply
+
+    def _run(self, call_id: int, request: _Request) -> Any:
+        """Run the callable, open to its interrupt. One that comes within the `finally` itself is raised from there, and
+        the handler has disarmed itself by then: so nothing is raised outside of this function."""
+        try:
+            self._interrupts.arm(call_id)
+            value = self._invoke(*request)
+        finally:
+            self._interrupts.disarm()
+        self._interrupts.raise_if_swallowed()
+        return value
 
     def _invoke(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         value = function(*args, **kwargs)
@@ -71,10 +81,8 @@ class Executor:
             raise EncodeError(what="result", reason=reason)
         return parts
 
-    def _failure(
-        self, call_id: int, error: BaseException, codec: Codec, *, interrupted: bool
-    ) -> list[Buffer]:
-        keep = not interrupted or still_good()
+    def _failure(self, call_id: int, error: BaseException, codec: Codec) -> list[Buffer]:
+        keep = not self._interrupts.interrupted or still_good()
         ours = isinstance(error, (DecodeError, EncodeError))
         traceback = None if ours else traceback_below(error, _OWN_FRAMES + 1)
         try:
@@ -97,7 +105,7 @@ class Executor:
             self._interrupts.cancel_with(None)
 
 
-def _read_request(frame: Frame, name: str) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+def _read_request(frame: Frame, name: str) -> _Request:
     function_buffer, *argument_buffers = frame.buffers
     function = decode_pickle([function_buffer], what=f"callable {name}")
     args, kwargs = decode_pickle(argument_buffers, what=f"arguments of {name}")

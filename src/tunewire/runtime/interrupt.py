@@ -8,6 +8,7 @@ if there is one, and raises CallInterrupted if the frame names the call that run
                                            that is over, and drops it
     ... and the next one runs already      the loop has taken the old frame before the next call's, so the handler finds
                                            the pipe empty, and does nothing
+    the callable is still being unpickled  the signal is remembered, and the frame looked for when the callable is armed
     the handler runs in the runtime        it is armed only around the callable, in a block whose `except` makes a reply;
                                            it disarms itself before it raises
     the callable is in C code              the handler runs when it returns; the parent's ladder does not wait for that
@@ -61,40 +62,59 @@ class Interrupts:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._call_id: int | None = None
-        self._interrupted = False
+        #: Whether the call in hand was interrupted.
+        self.interrupted = False
+        self._missed = False
+        self._taking = False
         self._cancel: Callable[[], None] | None = None
         signal.signal(INTERRUPT_SIGNAL, self._on_signal)
 
     def arm(self, call_id: int) -> None:
-        """From here to `disarm` an interrupt for this call is raised."""
-        self._interrupted = False
+        """From here to `disarm` an interrupt for this call is raised; now, if it came a little earlier."""
+        self.interrupted = False
         self._call_id = call_id
+        if self._missed:
+            self._missed = False
+            self._take()
 
     def cancel_with(self, cancel: Callable[[], None] | None) -> None:
         """Call this instead of raising, while a coroutine runs."""
         self._cancel = cancel
 
-    def disarm(self) -> bool:
-        """Nothing is raised any more. Whether something was."""
+    def disarm(self) -> None:
+        """Nothing is raised any more."""
         self._call_id = None
-        return self._interrupted
 
-    def disarm_or_raise(self) -> None:
+    def raise_if_swallowed(self) -> None:
         """The callable has returned. If it swallowed an interrupt, nobody waits for its value."""
-        if self.disarm():
+        if self.interrupted:
             raise CallInterrupted
 
     def _on_signal(self, _number: int, _frame: object) -> None:
-        if self._call_id is None or not self._channel.has_input():
+        if self._call_id is None:
+            self._missed = True
+        else:
+            self._take()
+
+    def _take(self) -> None:
+        """Read the frame that came with a signal, if it is still there, and do what it says.
+
+        A second signal may come while the first one's frame is being read, and must not read in the middle of it.
+        """
+        if self._taking or not self._channel.has_input():
             return
-        frame = self._channel.read()
+        self._taking = True
+        try:
+            frame = self._channel.read()
+        finally:
+            self._taking = False
         if frame is None:
             return  # the parent has gone; the loop will see it
         expect(frame, Interrupt)
         if frame.call_id != self._call_id:
             return
         self._call_id = None
-        self._interrupted = True
+        self.interrupted = True
         if self._cancel is not None:
             self._cancel()
         else:
