@@ -57,7 +57,7 @@ async def _measure(
         target = await find_target(kernels, wanted)
         bound = target.kernel.bind(configuration)
         device = target.ids[0]
-        async with Pool(devices=[device]) as pool:
+        async with Pool(devices=[device], results="msgspec") as pool:
             outcome = await benchmark_outcome(
                 bound, device=device, pool=pool, timeout=DEFAULT_TIMEOUT if timeout is None else timeout
             )

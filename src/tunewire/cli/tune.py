@@ -73,7 +73,7 @@ async def _search(tunable: Tunable, options: Options, session: _Session) -> None
     with Interruptible() as interruptible:
         try:
             session.target = await find_target(tunable.kernels, options.devices)
-            async with Pool(devices=session.target.ids) as pool:
+            async with Pool(devices=session.target.ids, results="msgspec", spares=1) as pool:
                 session.tuning = tune(
                     session.target.kernel,
                     tunable.space,
