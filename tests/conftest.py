@@ -36,6 +36,14 @@ _shared: dict[str, str] = {}
 """The fixtures of a wider scope than one test that are alive now, and their scopes."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--every-loop",
+        action="store_true",
+        help="run tests with real processes on asyncio, its debug mode and uvloop",
+    )
+
+
 def _may_start_processes(fixturedef: pytest.FixtureDef[Any]) -> bool:
     if fixturedef.argname.startswith("nothing_is_left"):
         return False

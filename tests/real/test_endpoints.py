@@ -8,7 +8,7 @@ import textwrap
 import psutil
 import pytest
 
-from tunewire import ChildEndpoint, ParentEndpoint
+from tunewire import ChildEndpoint, ParentEndpoint, Worker
 from tunewire.errors import DecodeError, EncodeError, EndpointClosed, StartError, TruncatedFrame, WireError
 
 pytestmark = pytest.mark.asyncio
@@ -222,11 +222,25 @@ async def test_a_child_has_its_three_descriptors_and_the_protocols():
         import os
         from tunewire.runtime.claim import claim
         mine = claim()
-        print(len(os.listdir("/proc/self/fd")), flush=True)
+        pipes = [os.fstat(fd).st_ino for fd in (mine.read_fd, mine.write_fd)]
+        found = [fd for fd in map(int, os.listdir("/proc/self/fd")) if os.path.exists(f"/proc/self/fd/{fd}")]
+        print(sorted(fd for fd in found if os.fstat(fd).st_ino in pipes) == [mine.read_fd, mine.write_fd], flush=True)
         """
     with pytest.raises(StartError) as caught:
         await ParentEndpoint.spawn(program(source))
-    assert caught.value.output == "6\n", "0, 1, 2, two of the protocol, and the listing's own"
+    assert caught.value.output == "True\n", "nobody else in it holds the protocol's pipes"
+
+
+async def test_a_worker_has_its_three_descriptors_and_the_protocols():
+    def descriptors():
+        return sorted(
+            os.readlink(f"/proc/self/fd/{fd}").split(":")[0]
+            for fd in os.listdir("/proc/self/fd")
+            if os.path.lexists(f"/proc/self/fd/{fd}")
+        )
+
+    async with Worker() as worker:
+        assert await worker.call(descriptors) == ["/dev/null", "/memfd", *["pipe"] * 4]
 
 
 async def test_a_child_endpoint_outside_of_a_child_says_how_it_is_meant():

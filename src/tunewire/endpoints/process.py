@@ -133,10 +133,11 @@ def _pipes() -> Iterator[_Pipes]:
         pipes.close()
 
 
-def _kill_unwanted(spawning: asyncio.Task[asyncio.subprocess.Process]) -> None:
+def _end_unwanted(spawning: asyncio.Task[ChildProcess]) -> None:
+    """Whoever asked for it has gone. It has run nothing of a user's; asyncio reaps it."""
     if not spawning.cancelled() and spawning.exception() is None:
-        with suppress(ProcessLookupError):
-            os.killpg(spawning.result().pid, signal.SIGKILL)
+        spawning.result().kill_group()
+        spawning.result().close()
 
 
 class ChildProcess:
@@ -183,10 +184,16 @@ class ChildProcess:
         """
         if not command:
             raise StartError(command=(), reason="there is no program in an empty command")
+        # asyncio has a live process and no owner for it between its fork and its return (cpython#103847), and uvloop a
+        # descriptor between a pipe's opening and its transport: so none of it is ever cancelled half-way.
+        spawning = asyncio.ensure_future(
+            cls._spawn(command, env, cwd, max_frame_bytes=max_frame_bytes, guarded=guarded, sinks=sinks)
+        )
         try:
-            return await cls._spawn(
-                command, env, cwd, max_frame_bytes=max_frame_bytes, guarded=guarded, sinks=sinks
-            )
+            return await asyncio.shield(spawning)
+        except asyncio.CancelledError:
+            spawning.add_done_callback(_end_unwanted)
+            raise
         except (OSError, ValueError) as error:  # ValueError: a NUL in a word or in the environment
             reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
             raise StartError(command=command, reason=reason) from error
@@ -206,35 +213,24 @@ class ChildProcess:
         with _pipes() as pipes:
             if guarded:
                 pipes.make_page()
-            spawning = asyncio.ensure_future(
-                asyncio.create_subprocess_exec(
-                    *command,
-                    stdin=pipes.stdin,
-                    stdout=pipes.stdout,
-                    stderr=pipes.capture_err,
-                    pass_fds=pipes.passed,
-                    env={
-                        **env,
-                        VARIABLE: f"{cookie.hex()}:{pipes.capture_out}:{os.getpid()}:{pipes.recorder}",
-                    },
-                    cwd=cwd,
-                    start_new_session=True,
-                )
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=pipes.stdin,
+                stdout=pipes.stdout,
+                stderr=pipes.capture_err,
+                pass_fds=pipes.passed,
+                env={**env, VARIABLE: f"{cookie.hex()}:{pipes.capture_out}:{os.getpid()}:{pipes.recorder}"},
+                cwd=cwd,
+                start_new_session=True,
             )
-            try:
-                # asyncio has a live process and no owner for it between its fork and its return (cpython#103847), so
-                # the spawn itself is never cancelled.
-                process = await asyncio.shield(spawning)
-            except asyncio.CancelledError:
-                spawning.add_done_callback(_kill_unwanted)
-                raise
             try:
                 pipes.close_childs()
                 connection = await Connection.open(
                     pipes.take(pipes.from_child), pipes.take(pipes.to_child), max_frame_bytes=max_frame_bytes
                 )
             except BaseException:
-                _kill_unwanted(spawning)
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
                 raise
             loop = asyncio.get_running_loop()
             stdout = OutputCapture(pipes.take(pipes.captured_out), loop, OUTPUT_TAIL_BYTES, sinks[0])

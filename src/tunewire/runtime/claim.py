@@ -33,8 +33,7 @@ class Claim(NamedTuple):
 
 
 def close_others(claim: Claim) -> None:
-    """Close every descriptor but the standard ones and the claim's. A spawner may leave more behind (uvloop leaves
-    inheritable copies of the protocol's pipes), and a pipe that a stranger holds open has no end."""
+    """Close every descriptor but the standard ones and the claim's: what the spawner's loop left is not a worker's."""
     kept = {0, 1, 2, claim.read_fd, claim.write_fd, claim.recorder_fd}
     for name in os.listdir("/proc/self/fd"):
         if int(name) not in kept:
@@ -42,6 +41,19 @@ def close_others(claim: Claim) -> None:
                 os.close(int(name))
             except OSError:  # the listing's own, which is closed already
                 continue
+
+
+def _close_copies(kept: set[int | None]) -> None:
+    """Close every other descriptor of the protocol's two pipes. A spawner may leave some (uvloop does, inheritable ones),
+    and a pipe that a stranger holds open, a grandchild above all, has no end."""
+    pipes = [os.fstat(fd) for fd in (0, 1)]
+    for name in os.listdir("/proc/self/fd"):
+        fd = int(name)
+        try:
+            if fd > 2 and fd not in kept and any(os.path.samestat(os.fstat(fd), pipe) for pipe in pipes):
+                os.close(fd)
+        except OSError:  # the listing's own, which is closed already
+            continue
 
 
 def claim() -> Claim:
@@ -56,6 +68,8 @@ def claim() -> Claim:
     recorder_fd = int(recorder) if recorder else None
     if recorder_fd is not None:
         os.set_inheritable(recorder_fd, False)
+    if os.path.isdir("/proc/self/fd"):
+        _close_copies({capture_fd, recorder_fd})
     mine = Claim(os.dup(0), os.dup(1), bytes.fromhex(cookie), int(parent_pid), recorder_fd)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
