@@ -6,7 +6,7 @@ ARGS =
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test lint types check clean
+.PHONY: help demo test lint types coverage check clean
 
 python := .venv/bin/python
 # Editable, so that what runs is what stands in the working tree, after every edit and every pull.
@@ -38,10 +38,17 @@ lint: .venv/dev.stamp ## check style and formatting
 	$(python) -m ruff check .
 	$(python) -m ruff format --check .
 
+# Decisions are pure, so every line and branch of them can be reached, and is.
+pure := src/tunewire/workers/lifecycle.py,src/tunewire/workers/ladder.py,src/tunewire/workers/limits.py,src/tunewire/workers/recycle.py,src/tunewire/pool/scheduler.py
+
+coverage: .venv/dev.stamp ## check that the pure tables are covered to 100 %
+	$(python) -m coverage run --branch --data-file=.venv/coverage --include='$(pure)' -m pytest -q tests/workers tests/pool
+	$(python) -m coverage report --data-file=.venv/coverage --show-missing --fail-under=100
+
 types: .venv/dev.stamp ## check the types of src/, strictly
 	$(python) -m mypy
 
-check: lint types test ## all of the above but the demo
+check: lint types coverage test ## all of the above but the demo
 
 clean: ## remove .venv and what the tools have left
 	rm -rf .venv build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -8,6 +8,7 @@ from tunewire.pool.scheduler import (
     Grant,
     LeaseAsked,
     LeaseReturned,
+    Returned,
     Run,
     Scheduler,
     Submitted,
@@ -198,3 +199,47 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 SchedulerMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
 TestSchedulerMachine = SchedulerMachine.TestCase
+
+
+def test_a_call_that_is_sent_again_comes_before_all_that_wait():
+    scheduler = Scheduler([None])
+    assert scheduler.handle(Submitted(1)) == [Run(1, 0)]
+    scheduler.handle(Submitted(2))
+    assert scheduler.handle(Returned(1)) == []
+    assert scheduler.waiting_calls() == [1, 2]
+    assert scheduler.waiting() == 2
+    assert scheduler.handle(WorkerChanged(0, free=True)) == [Run(1, 0)]
+
+
+def test_a_call_of_a_lease_that_is_sent_again_comes_before_the_leases_others():
+    scheduler = Scheduler([None])
+    scheduler.handle(LeaseAsked(9, "cpu"))
+    assert scheduler.handle(Submitted(1, lease=9)) == [Run(1, 0)]
+    scheduler.handle(Submitted(2, lease=9))
+    scheduler.handle(Returned(1, lease=9))
+    assert scheduler.waiting(9) == 2
+    assert scheduler.handle(WorkerChanged(0, free=True)) == [Run(1, 0)]
+    assert scheduler.waiting(9) == 1
+    assert scheduler.is_waiting(2)
+    assert not scheduler.is_waiting(1)
+
+
+def test_a_call_of_a_lease_that_has_ended_is_not_sent_again():
+    scheduler = Scheduler([None])
+    scheduler.handle(LeaseAsked(9, "cpu"))
+    scheduler.handle(Submitted(1, lease=9))
+    scheduler.handle(Submitted(2, lease=9))
+    scheduler.handle(LeaseReturned(9))
+    scheduler.handle(WorkerChanged(0, free=True))
+    assert scheduler.handle(Returned(1, lease=9)) == []
+    assert scheduler.waiting(9) == 0
+    assert scheduler.waiting_calls() == []
+
+
+def test_a_withdrawn_call_of_a_lease_does_not_run():
+    scheduler = Scheduler([None])
+    scheduler.handle(LeaseAsked(9, "cpu"))
+    scheduler.handle(Submitted(1, lease=9))
+    scheduler.handle(Submitted(2, lease=9))
+    scheduler.handle(Withdrawn(2))
+    assert scheduler.handle(WorkerChanged(0, free=True)) == []

@@ -147,8 +147,8 @@ class Scheduler:
             case LeaseAsked(lease, device):
                 self._leases[lease] = _Lease(device)
                 self._asked[lease] = None
-            case LeaseReturned(lease):
-                self._return(lease)
+            case _:
+                self._return(event.lease)
         return self._match()
 
     def _take_back(self, call: int, lease: int | None) -> None:
