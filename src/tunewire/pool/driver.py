@@ -21,7 +21,7 @@ from collections import Counter, deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import IO, Any, Literal, Self, TypeAlias, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import anyio
 import anyio.abc
@@ -37,6 +37,8 @@ from tunewire.errors import (
     PoolSaturated,
 )
 from tunewire.pool.caller import BaseCaller, CallOptions
+from tunewire.pool.lease import LeasedWorker
+from tunewire.pool.options import Sink, best_devices, checked_environment, descriptor_of
 from tunewire.pool.results import MapOutcomes, MapResults
 from tunewire.pool.scheduler import (
     Event,
@@ -78,8 +80,6 @@ _LEAST_SECONDS = 1e-6
 _GIVEN_UP = (State.INTERRUPTING, State.TERMINATING, State.ENDING)
 _EVENTS = 1000
 _POSTMORTEMS = 100
-#: Where a process's output is copied to.
-Sink: TypeAlias = int | IO[Any] | None
 #: Of a map: calls under way for each worker, so that none waits for the reader.
 _WINDOW_PER_WORKER = 4
 
@@ -385,7 +385,8 @@ class Pool(BaseCaller):
                 raise self._closed_error()
             raise RuntimeError("a pool belongs to the event loop that it was opened in")
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """PoolClosed unless it is open; RuntimeError in another event loop."""
         self._check_loop()
         if self._closed_because is not None:
             raise self._closed_error()
@@ -399,10 +400,10 @@ class Pool(BaseCaller):
         kwargs: Mapping[str, Any] | None,
         options: CallOptions,
     ) -> Outcome[Any]:
-        self._check_open()
-        return await self._run_one(function, args, kwargs, options, None)
+        self.check_open()
+        return await self.run_one(function, args, kwargs, options, None)
 
-    async def _run_one(
+    async def run_one(
         self,
         function: Callable[..., Any],
         args: tuple[Any, ...],
@@ -419,7 +420,7 @@ class Pool(BaseCaller):
                 await self._admit(lease)
         except TimeoutError:
             return self._queue_timeout(limits, options.name or callable_name(function))
-        self._check_open()
+        self.check_open()
         if limits.queue is not None:
             left = limits.queue - (time.monotonic() - begun)
             limits = msgspec.structs.replace(limits, queue=max(left, _LEAST_SECONDS))
@@ -506,7 +507,7 @@ class Pool(BaseCaller):
         elif call.id in self._running:
             self._running[call.id].cancel(call.id)
 
-    def _cancel_lease(self, lease: int) -> None:
+    def cancel_lease(self, lease: int) -> None:
         """Cancel what a lease's holder has under way, or waiting for a place."""
         for admission in self._admissions.get(lease, ()):
             if not admission.done():
@@ -614,12 +615,12 @@ class Pool(BaseCaller):
     def _map_submitter(
         self, function: Callable[..., Any], options: CallOptions
     ) -> Callable[[Any], tuple[asyncio.Future[Outcome[Any]], PendingCall | None]]:
-        self._check_open()
+        self.check_open()
         encoded = Function(function)
         limits = self._limits_of(options)
 
         def submit(item: Any) -> tuple[asyncio.Future[Outcome[Any]], PendingCall | None]:
-            self._check_open()
+            self.check_open()
             try:
                 call = self._submit(Request(encoded, (item,), None), options, limits)
             except EncodeError as error:
@@ -653,7 +654,7 @@ class Pool(BaseCaller):
         >>> asyncio.run(main())
         6
         """
-        self._check_open()
+        self.check_open()
         if self._devices and device not in self._devices:
             raise NoSuchDevice(
                 device=device, available=self._devices, reason="the pool was not opened with it"
@@ -668,7 +669,7 @@ class Pool(BaseCaller):
             try:
                 yield worker
             finally:
-                worker._end()
+                worker.end()
         finally:
             del self._grants[lease]
             self._handle(LeaseReturned(lease))
@@ -770,73 +771,3 @@ class Pool(BaseCaller):
         for condition, changed in self._watchers:
             if not changed.done() and condition():
                 changed.set_result(None)
-
-
-class LeasedWorker(BaseCaller):
-    """A worker that serves its lease alone. Made by `Pool.lease`.
-
-    Calls run one after the other, in the order in which they were made.
-
-    >>> import asyncio, os
-    >>> async def main():
-    ...     async with Pool(2) as pool, pool.lease("cpu") as worker:
-    ...         return await worker.call(os.getpid) == await worker.call(os.getpid) == worker.pid
-    >>> asyncio.run(main())
-    True
-    """
-
-    def __init__(self, pool: Pool, lease: int, device: str, worker: WorkerDriver) -> None:
-        self._pool = pool
-        self._lease = lease
-        self._worker = worker
-        self._ended = False
-        self.device = device
-
-    @property
-    def pid(self) -> int | None:
-        """The process that serves now; None while there is none."""
-        return self._worker.pid
-
-    async def _run(
-        self,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any] | None,
-        options: CallOptions,
-    ) -> Outcome[Any]:
-        self._pool._check_open()
-        if self._ended:
-            raise PoolClosed(reason="the lease has ended")
-        return await self._pool._run_one(function, args, kwargs, options, self._lease)
-
-    def _end(self) -> None:
-        self._ended = True
-        self._pool._cancel_lease(self._lease)
-
-
-def descriptor_of(sink: Sink) -> int | None:
-    """The descriptor of a file that output is copied to."""
-    return sink if sink is None or isinstance(sink, int) else sink.fileno()
-
-
-def checked_environment(env: Mapping[str, str | None]) -> dict[str, str | None]:
-    """`env` if a process can have it; TypeError or ValueError that names the variable."""
-    for name, value in env.items():
-        if not isinstance(name, str) or not isinstance(value, str | None):
-            raise TypeError(f"env maps names to text or None, not {name!r} to {value!r}")
-        if not name or "=" in name or "\0" in name or "\0" in (value or ""):
-            raise ValueError(f"no process can have the variable {name!r} with the value {value!r}")
-    return dict(env)
-
-
-def best_devices(available: tuple[str, ...]) -> tuple[str, ...]:
-    """Of all devices those that `devices="auto"` takes: the GPUs, or else OpenCL's, or else the CPU.
-
-    >>> best_devices(("cpu", "opencl:0", "cuda:0", "cuda:1"))
-    ('cuda:0', 'cuda:1')
-    """
-    for kind in ("cuda:", "opencl:"):
-        chosen = tuple(device for device in available if device.startswith(kind))
-        if chosen:
-            return chosen
-    return ("cpu",)
