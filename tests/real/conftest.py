@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 import pytest
 
-
 ON_EVERY_LOOP = {"test_calls", "test_endpoints", "test_lifetime", "test_supervision"}
 
 

@@ -262,7 +262,7 @@ class ChildProcess:
             self.stdout.add(stray)
         try:
             hello = expect(await self.connection.read_frame(), Hello)
-        except EndpointClosed:
+        except (EndpointClosed, TruncatedFrame):
             raise await self._no_hello("it ended before it said hello") from None
         except WireError as error:
             raise self.start_error(f"it is no child of this version: {error}") from error
@@ -283,6 +283,8 @@ class ChildProcess:
             message = read_message(await self.connection.read_frame())
         except (EndpointClosed, TruncatedFrame):
             raise await self._no_hello("it ended before it was ready") from None
+        except WireError as broken:
+            raise self.start_error(f"it is no child of this version: {broken}") from broken
         if isinstance(message, Failure):
             error = rebuild(message.exception, trusted=False)
             raise self.start_error(f"a module to preload failed: {error}") from error

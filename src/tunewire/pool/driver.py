@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import time
 from collections import Counter, deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -74,8 +73,6 @@ log = logging.getLogger("tunewire")
 
 #: Closing waits this long for processes that were killed. Normally it takes milliseconds.
 _CLOSE_BOUND = 5.0
-#: What is left of a queue's limit when it was used up just before.
-_LEAST_SECONDS = 1e-6
 #: States of work that was given up and is not gone yet.
 _GIVEN_UP = (State.INTERRUPTING, State.TERMINATING, State.ENDING)
 _EVENTS = 1000
@@ -414,18 +411,16 @@ class Pool(BaseCaller):
         """One call, from its place in the queue to its outcome. A lease has a queue of its own: its calls must not
         wait for those that wait for its worker."""
         limits = self._limits_of(options)
-        begun = time.monotonic()
+        assert self._loop is not None
+        begun = self._loop.time()
         try:
             async with asyncio.timeout(limits.queue):
                 await self._admit(lease)
         except TimeoutError:
             return self._queue_timeout(limits, options.name or callable_name(function))
         self.check_open()
-        if limits.queue is not None:
-            left = limits.queue - (time.monotonic() - begun)
-            limits = msgspec.structs.replace(limits, queue=max(left, _LEAST_SECONDS))
         request = Request(Function(function), args, kwargs, options.name)
-        call = self._submit(request, options, limits, lease)
+        call = self._submit(request, options, limits, begun, lease)
         return await self._outcome_of(call)
 
     async def _admit(self, lease: int | None) -> None:
@@ -456,9 +451,14 @@ class Pool(BaseCaller):
         return msgspec.structs.replace(limits, run=float(options.timeout))
 
     def _submit(
-        self, request: Request, options: CallOptions, limits: Limits, lease: int | None = None
+        self,
+        request: Request,
+        options: CallOptions,
+        limits: Limits,
+        begun: float,
+        lease: int | None = None,
     ) -> PendingCall:
-        """Everything that may be wrong with a call is found before it is known to anyone."""
+        """Everything that may be wrong with a call is found before it is known to anyone. `begun` is when its wait did."""
         assert self._loop is not None
         call_id = next(self._ids)
         frame = request.pack(
@@ -489,7 +489,7 @@ class Pool(BaseCaller):
             self._lease_of[call_id] = lease
         self._handle(Submitted(call_id, lease))
         if limits.queue is not None and self._scheduler.is_waiting(call_id):
-            self._queue_timers[call_id] = self._loop.call_later(limits.queue, self._on_queue_limit, call)
+            self._queue_timers[call_id] = self._loop.call_at(begun + limits.queue, self._on_queue_limit, call)
         return call
 
     async def _outcome_of(self, call: PendingCall) -> Outcome[Any]:
@@ -621,10 +621,10 @@ class Pool(BaseCaller):
 
         def submit(item: Any) -> tuple[asyncio.Future[Outcome[Any]], PendingCall | None]:
             self.check_open()
+            assert self._loop is not None
             try:
-                call = self._submit(Request(encoded, (item,), None), options, limits)
+                call = self._submit(Request(encoded, (item,), None), options, limits, self._loop.time())
             except EncodeError as error:
-                assert self._loop is not None
                 failed: asyncio.Future[Outcome[Any]] = self._loop.create_future()
                 failed.set_result(Outcome(kind=OutcomeKind.ERROR, error=error))
                 return failed, None

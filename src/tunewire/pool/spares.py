@@ -97,26 +97,25 @@ class Spares:
     async def _live(self) -> None:
         """The life of one spare, until it is taken or gone."""
         process: ChildProcess | None = None
-        taken = False
+        fate: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         try:
             process = await spawn(self.spec)
             started = await make_spare(process, self.spec, self._limits)
             self._failures = 0
             if not self._closed:
-                taken = await self._wait(started)
+                await self._offer(started, fate)
         except Exception as error:  # noqa: BLE001 — an initializer may raise anything; calls will meet it themselves
             self._failures += 1
-            log.warning("a spare%s could not start: %s", self.spec.on_device, error)
+            log.warning("a spare%s could not start: %r", self.spec.on_device, error)
         finally:
-            if not taken:
+            # What was taken is its worker's, even where this task is cancelled before it could see it.
+            if not (fate.done() and fate.result()):
                 with anyio.CancelScope(shield=True):
                     await self._end(process)
 
-    async def _wait(self, started: StartedProcess) -> bool:
-        """Whether it was taken; else it is to end, or has ended by itself."""
-        fate: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        entry = (started, fate)
-        self._ready.append(entry)
+    async def _offer(self, started: StartedProcess, fate: asyncio.Future[bool]) -> None:
+        """Until it is taken, is to end, or has ended by itself."""
+        self._ready.append((started, fate))
         self._changed()
         ended = asyncio.ensure_future(started.process.wait())
         try:
@@ -126,7 +125,6 @@ class Spares:
             ended.cancel()
             if not fate.done():
                 fate.set_result(False)
-        return fate.result()
 
     async def _end(self, process: ChildProcess | None) -> None:
         self._ready = deque(entry for entry in self._ready if entry[0].process is not process)

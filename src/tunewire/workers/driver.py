@@ -430,6 +430,9 @@ class WorkerDriver:
     async def _note_end(self, process: ChildProcess) -> None:
         """The stream has ended. If the process has too, its exit code says how; if not, it hides."""
         if self._call is None:
+            # A call may still be assigned before this process's loss is known.
+            crash = self._crash(exit_code=process.exit_code, reason="ended while it was idle")
+            self._loss = (OutcomeKind.CRASH, crash)
             return
         exit_code = await process.exit_code_soon(_END_WAIT)
         reason = None if exit_code is not None else "closed its channel and went on running"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -40,6 +40,8 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
     idle_limit: float | None = None
     ladder: Ladder = Ladder()
     sinks: tuple[int | None, int | None] = (None, None)
+    #: What starts a process; a test may have it started otherwise.
+    spawn: Callable[..., Awaitable[ChildProcess]] = ChildProcess.spawn
 
     @property
     def initialises_spares(self) -> bool:
@@ -62,7 +64,7 @@ class StartedProcess(NamedTuple):
 
 async def spawn(spec: WorkerSpec) -> ChildProcess:
     """Start a process. Cancelling leaves none. StartError if it cannot be run."""
-    return await ChildProcess.spawn(
+    return await spec.spawn(
         python_command("import tunewire.runtime.__main__"),
         env=_environment(spec),
         max_frame_bytes=spec.max_frame_bytes,
@@ -91,11 +93,15 @@ async def make_spare(process: ChildProcess, spec: WorkerSpec, limits: Limits) ->
     if spec.initializer is None or not spec.initialises_spares:
         return StartedProcess(process, pid, spec.initializer is None)
     process.connection.write_now(*spec.initializer)
-    async with asyncio.timeout(limits.init):
+    async with asyncio.timeout(limits.init) as initialising:
         try:
             error = initializer_error(await process.connection.read_frame(), spec)
         except (EndpointClosed, TruncatedFrame):
             raise process.start_error("it ended in its initializer") from None
+        except asyncio.CancelledError:
+            if initialising.expired():
+                raise CallTimeout(phase="init", limit=limits.init or 0.0) from None
+            raise
     if error is not None:
         raise error
     return StartedProcess(process, pid, True)
