@@ -24,7 +24,6 @@ from typing import Any, Literal, Self, TypeVar
 
 import anyio
 import anyio.abc
-import msgspec
 import psutil
 
 from tunewire.errors import (
@@ -61,7 +60,7 @@ from tunewire.workers.driver import WorkerDriver
 from tunewire.workers.events import WorkerEvent
 from tunewire.workers.ladder import Ladder
 from tunewire.workers.lifecycle import CallInfo, State
-from tunewire.workers.limits import Limits, check_seconds
+from tunewire.workers.limits import Limits, check_seconds, with_run
 from tunewire.workers.outcome import Outcome, OutcomeKind
 from tunewire.workers.postmortem import Postmortem
 from tunewire.workers.recycle import Recycle
@@ -413,31 +412,39 @@ class Pool(BaseCaller):
         limits = self._limits_of(options)
         assert self._loop is not None
         begun = self._loop.time()
-        try:
-            async with asyncio.timeout(limits.queue):
-                await self._admit(lease)
-        except TimeoutError:
+        if self._is_full(lease) and not await self._admit(lease, limits.queue):
             return self._queue_timeout(limits, options.name or callable_name(function))
-        self.check_open()
         request = Request(Function(function), args, kwargs, options.name)
         call = self._submit(request, options, limits, begun, lease)
         return await self._outcome_of(call)
 
-    async def _admit(self, lease: int | None) -> None:
-        """Until the queue has a place."""
-        while self._scheduler.waiting(lease) >= self._max_pending:
-            if self._refuse_when_full:
-                raise PoolSaturated(max_pending=self._max_pending)
-            assert self._loop is not None
-            admission = self._loop.create_future()
-            waiting = self._admissions.setdefault(lease, deque())
-            waiting.append(admission)
-            try:
-                await admission
-            finally:
-                waiting.remove(admission)
-                if not waiting:
-                    self._admissions.pop(lease, None)
+    def _is_full(self, lease: int | None) -> bool:
+        return self._scheduler.waiting(lease) >= self._max_pending
+
+    async def _admit(self, lease: int | None, limit: float | None) -> bool:
+        """Until the queue has a place; False if it has none within the limit."""
+        if self._refuse_when_full:
+            raise PoolSaturated(max_pending=self._max_pending)
+        try:
+            async with asyncio.timeout(limit):
+                while self._is_full(lease):
+                    await self._place(lease)
+        except TimeoutError:
+            return False
+        self.check_open()
+        return True
+
+    async def _place(self, lease: int | None) -> None:
+        assert self._loop is not None
+        admission = self._loop.create_future()
+        waiting = self._admissions.setdefault(lease, deque())
+        waiting.append(admission)
+        try:
+            await admission
+        finally:
+            waiting.remove(admission)
+            if not waiting:
+                self._admissions.pop(lease, None)
 
     def _limits_of(self, options: CallOptions) -> Limits:
         limits = self._limits if options.limits is None else options.limits
@@ -447,8 +454,7 @@ class Pool(BaseCaller):
             raise ValueError(f"a call starts in one of the phases {INSIDE}, not {options.phase!r}")
         if options.timeout is None:
             return limits
-        check_seconds("run", options.timeout)
-        return msgspec.structs.replace(limits, run=float(options.timeout))
+        return with_run(limits, options.timeout)
 
     def _submit(
         self,
