@@ -36,8 +36,9 @@ import re
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-#: C0 and C1 controls but tab and newline: what a terminal would obey.
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+#: Control characters but tab and newline, and the format characters that turn the direction of text round: what a
+#: terminal would obey.
+_STEERING_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 def printable(text: str) -> str:
@@ -46,7 +47,17 @@ def printable(text: str) -> str:
     >>> print(printable("\x1b[31mred"))
     \x1b[31mred
     """
-    return _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    return _STEERING_CHARACTERS.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def encodable(text: str) -> str:
+    r"""`text` without lone surrogates, which is what Python makes of bytes that are not UTF-8.
+
+    >>> encodable("\udcff")
+    '\\udcff'
+    """
+    # Unbound: a subclass of str may have an encode of its own.
+    return str.encode(text, "utf-8", "backslashreplace").decode()
 
 
 def _rebuild(

@@ -18,7 +18,7 @@ import pytest
 
 from tunewire import Ladder, Limits, OutcomeKind, Pool, Recycle, Worker
 from tunewire.errors import CallTimeout, StartError, WorkerCrashed
-from tunewire.runtime.interrupt import CallInterrupted, check_after_interrupt
+from tunewire.runtime import CallInterrupted, check_after_interrupt
 
 pytestmark = pytest.mark.asyncio
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 from collections import deque
 
 _READ_BYTES = 1 << 16
@@ -20,7 +21,7 @@ class OutputCapture:
     """The reading end of one captured stream."""
 
     def __init__(self, fd: int, loop: asyncio.AbstractEventLoop, limit: int, sink: int | None = None) -> None:
-        """`sink` is a descriptor that everything is copied to as it comes."""
+        """`sink` is a descriptor that everything is copied to as it comes; what it does not take at once is dropped."""
         self._fd = fd
         self._loop = loop
         self._limit = limit
@@ -46,14 +47,27 @@ class OutputCapture:
     def add(self, data: bytes) -> None:
         """Append to the tail, and copy to the sink; also what was read elsewhere."""
         if self._sink is not None:
-            try:
-                os.write(self._sink, data)
-            except OSError:  # it is full, or closed: what is captured is captured all the same
-                self._sink = None
+            self._copy(self._sink, data)
         self._chunks.append(data)
         self._held += len(data)
         while self._held - len(self._chunks[0]) >= self._limit:
             self._held -= len(self._chunks.popleft())
+
+    def _copy(self, sink: int, data: bytes) -> None:
+        """To the sink, as much as it takes at once: a full pipe must not hold the loop. The rest of it is dropped."""
+        room = select.poll()
+        room.register(sink, select.POLLOUT)
+        for start in range(0, len(data), select.PIPE_BUF):
+            ready = room.poll(0)
+            if not ready or not ready[0][1] & select.POLLOUT:
+                return
+            try:
+                os.write(
+                    sink, data[start : start + select.PIPE_BUF]
+                )  # a pipe that is ready takes this much whole
+            except OSError:  # its reader has gone, or it was closed
+                self._sink = None
+                return
 
     def _drain(self) -> None:
         for _ in range(_MAX_READS):

@@ -44,7 +44,8 @@ class ChildEndpoint:
         hello = Hello(tunewire=__version__, python=platform.python_version(), pid=os.getpid())
         parts, size = pack_message(hello)
         self._connection.write([self._claim.cookie, *parts], size)
-        expect(await self._connection.read_frame(), Welcome)
+        welcome = expect(await self._connection.read_frame(), Welcome)
+        self._connection.max_frame_bytes = welcome.max_frame_bytes
         return self
 
     async def __aexit__(

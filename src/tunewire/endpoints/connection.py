@@ -97,7 +97,7 @@ class Connection:
         self._transport = write_transport
         self._write_side = write_side
         self._loop = asyncio.get_running_loop()
-        self._max_frame_bytes = max_frame_bytes
+        self.max_frame_bytes = max_frame_bytes
         self._reading: _Reading | None = None
         self._held: list[Buffer] = []
         self._held_bytes = 0
@@ -148,9 +148,7 @@ class Connection:
     async def read_frame(self) -> Frame:
         """The next frame, whole. Cancelling loses nothing: the next call goes on where this one was."""
         if self._reading is None:
-            self._reading = _Reading(
-                parse_header(await self._header(), max_frame_bytes=self._max_frame_bytes)
-            )
+            self._reading = _Reading(parse_header(await self._header(), max_frame_bytes=self.max_frame_bytes))
         frame = await self._rest(self._reading)
         self.messages_received += 1
         self.bytes_received += HEADER_BYTES + self._reading.header.length

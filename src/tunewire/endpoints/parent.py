@@ -107,6 +107,7 @@ class ParentEndpoint:
         default. Cancelling kills what was started. Raises StartError if the program cannot be run, ends, speaks
         something else, or has not said hello after `start_timeout` seconds.
         """
+        agreed = Codec.named(codec)
         process = await ChildProcess.spawn(
             [os.fspath(word) for word in command],
             env=os.environ if env is None else env,
@@ -114,7 +115,7 @@ class ParentEndpoint:
             max_frame_bytes=max_frame_bytes,
             guarded=False,
         )
-        endpoint = cls(process, Codec.named(codec))
+        endpoint = cls(process, agreed)
         try:
             async with asyncio.timeout(start_timeout):
                 await process.greet(max_frame_bytes=max_frame_bytes)
@@ -216,13 +217,18 @@ class ParentEndpoint:
         await asyncio.shield(self._closing)
 
     async def _end(self, grace: float) -> None:
-        if self._process.exit_code is None and grace:
+        """However it ends, the process is killed and its pipes are closed: in its grace the event loop itself may end."""
+        try:
+            self._process.remember_tree()
+            if self._process.exit_code is None and grace:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(grace):
+                        await self._process.connection.close_writing()
+                        await self._process.wait()
+            self._process.kill()
             with suppress(TimeoutError):
-                async with asyncio.timeout(grace):
-                    await self._process.connection.close_writing()
+                async with asyncio.timeout(_REAP_BOUND):
                     await self._process.wait()
-        self._process.kill()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_REAP_BOUND):
-                await self._process.wait()
-        self._process.close()
+        finally:
+            self._process.kill_group()
+            self._process.close()

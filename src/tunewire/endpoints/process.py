@@ -23,10 +23,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
-import psutil
-
 from tunewire.endpoints.capture import OutputCapture
 from tunewire.endpoints.connection import Connection
+from tunewire.endpoints.tree import ProcessHandle, descendants
 from tunewire.errors import EndpointClosed, StartError, TruncatedFrame, WireError
 from tunewire.runtime.claim import VARIABLE
 from tunewire.version import __version__
@@ -156,6 +155,9 @@ class ChildProcess:
         guarded: bool,
     ) -> None:
         self._process = process
+        self._handle = ProcessHandle(process.pid)
+        self._below: list[ProcessHandle] = []
+        self.capabilities: tuple[str, ...] = ()
         self.connection = connection
         self.stdout = stdout
         self.stderr = stderr
@@ -266,6 +268,7 @@ class ChildProcess:
             raise await self._no_hello("it ended before it said hello") from None
         except WireError as error:
             raise self.start_error(f"it is no child of this version: {error}") from error
+        self.capabilities = hello.capabilities
         welcome = Welcome(
             tunewire=__version__,
             max_frame_bytes=max_frame_bytes,
@@ -325,42 +328,45 @@ class ChildProcess:
         if self.exit_code is not None:
             return
         if self._has_guard:
-            with suppress(ProcessLookupError):
-                self._process.send_signal(signal.SIGTERM)
+            self._handle.signal(signal.SIGTERM)
         else:
             self.kill_group()
 
     def terminate(self) -> None:
         """SIGTERM to the process itself, if it is known for certain."""
-        self._ask_guard(signal.SIGUSR1)
+        if self._has_guard:
+            self._handle.signal(signal.SIGUSR1)
 
     def interrupt(self, call_id: int) -> None:
-        """Raise an exception in the call of this number, if it still runs."""
-        self.connection.write_now(*pack_message(Interrupt(), call_id=call_id))
-        self._ask_guard(signal.SIGUSR2)
+        """Raise an exception in the call of this number, if it still runs, and if the process knows how."""
+        if self._has_guard and "interrupt" in self.capabilities:
+            self.connection.write_now(*pack_message(Interrupt(), call_id=call_id))
+            self._handle.signal(signal.SIGUSR2)
 
-    def _ask_guard(self, number: signal.Signals) -> None:
-        if self._has_guard and self.exit_code is None:
-            with suppress(ProcessLookupError):
-                self._process.send_signal(number)
+    def remember_tree(self) -> None:
+        """Take hold of what lives below a process that has no guard, and may end before it can be asked."""
+        for pid in descendants(self.pid):
+            self._below.append(ProcessHandle(pid))
 
     def kill_group(self) -> None:
         """SIGKILL to the process group and to every descendant that can be found: for a child without a guard, or whose
         guard does not answer."""
-        if self.exit_code is not None:
-            return
-        with suppress(psutil.NoSuchProcess, ProcessLookupError):
-            descendants = psutil.Process(self.pid).children(recursive=True)
-            os.killpg(self.pid, signal.SIGKILL)
-            for descendant in descendants:
-                with suppress(psutil.NoSuchProcess):
-                    descendant.kill()
+        if self.exit_code is None:
+            self.remember_tree()
+            # The group of a process that is not reaped is its own. It names it still after a fork or an exec.
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
+            self._handle.signal(signal.SIGKILL)
+        for handle in self._below:
+            handle.signal(signal.SIGKILL)
 
     def close(self) -> None:
         """Let go of its pipes. The tails of its output stay."""
         self.connection.close()
         self.stdout.close()
         self.stderr.close()
+        for handle in (self._handle, *self._below):
+            handle.close()
         if self._page is not None:
             self._page.close()
             self._page = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tunewire.endpoints.connection import Connection
-from tunewire.errors import EndpointClosed, WireError
+from tunewire.errors import EncodeError, EndpointClosed, WireError
 from tunewire.wire.codecs import Codec, decode_msgspec, decode_pickle, encode
 from tunewire.wire.messages import Data, expect, pack_message
 
@@ -13,7 +13,11 @@ from tunewire.wire.messages import Data, expect, pack_message
 async def send_value(connection: Connection, value: Any, codec: Codec) -> int:
     """Send `value` and wait for the pipe to take it; the number of bytes. EndpointClosed if it is closed meanwhile."""
     used, buffers = encode(value, codec, what="value")
-    size = connection.write(*pack_message(Data(), codec=used, buffers=tuple(buffers)))
+    parts, size = pack_message(Data(), codec=used, buffers=tuple(buffers))
+    if size > connection.max_frame_bytes:
+        reason = f"it makes a frame of {size} bytes, and the limit is {connection.max_frame_bytes}"
+        raise EncodeError(what="value", reason=reason)
+    connection.write(parts, size)
     await connection.drain()
     if not connection.is_writable:
         raise EndpointClosed()

@@ -132,6 +132,7 @@ class BaseCaller(ABC):
         callable's own name by default. `env` is laid over the process's environment while the call runs (None removes a
         variable) and undone after it. `ladder` replaces the pool's way of ending work that is given up.
 
+        Large buffers (arrays) among the arguments are sent from where they are: do not change them before the outcome.
         A call begins at most once: one that may have begun is never run again, unless `idempotent` says that it may be.
 
         Cancelling the awaiting task stops the work: the caller has control back at once, the process is ended, and

@@ -197,8 +197,8 @@ class Pool(BaseCaller):
 
         Raises NoSuchDevice for a device that is not to be had. Cancelling leaves it closed.
         """
-        if self._loop is not None:
-            raise RuntimeError("a pool is opened once; make a new one")
+        if self._loop is not None or self._closed_because is not None:
+            raise RuntimeError("a pool is opened once, and not after it was closed; make a new one")
         self._loop = asyncio.get_running_loop()
         self._close_asked = asyncio.Event()
         try:
@@ -347,7 +347,7 @@ class Pool(BaseCaller):
         return error
 
     def _closed_outcome(self) -> Outcome[Any]:
-        return Outcome(kind=OutcomeKind.REJECTED, error=self._closed_error())
+        return Outcome(kind=OutcomeKind.REJECTED, error=self._closed_error(), phase="queue")
 
     async def aclose(self) -> None:
         """Close: what runs is killed, what waits gets PoolClosed. When it returns, no process is left.
@@ -412,22 +412,23 @@ class Pool(BaseCaller):
         limits = self._limits_of(options)
         assert self._loop is not None
         begun = self._loop.time()
-        if self._is_full(lease) and not await self._admit(lease, limits.queue):
+        if self.is_full(lease) and not await self.admit(lease, limits.queue):
             return self._queue_timeout(limits, options.name or callable_name(function))
         request = Request(Function(function), args, kwargs, options.name)
         call = self._submit(request, options, limits, begun, lease)
         return await self._outcome_of(call)
 
-    def _is_full(self, lease: int | None) -> bool:
+    def is_full(self, lease: int | None = None) -> bool:
+        """Whether no further call may wait."""
         return self._scheduler.waiting(lease) >= self._max_pending
 
-    async def _admit(self, lease: int | None, limit: float | None) -> bool:
+    async def admit(self, lease: int | None = None, limit: float | None = None) -> bool:
         """Until the queue has a place; False if it has none within the limit."""
         if self._refuse_when_full:
             raise PoolSaturated(max_pending=self._max_pending)
         try:
             async with asyncio.timeout(limit):
-                while self._is_full(lease):
+                while self.is_full(lease):
                     await self._place(lease)
         except TimeoutError:
             return False
@@ -450,6 +451,8 @@ class Pool(BaseCaller):
         limits = self._limits if options.limits is None else options.limits
         if not isinstance(limits, Limits):
             raise TypeError(f"limits is a tunewire.Limits, not {limits!r}")
+        if not isinstance(options.name, str | None):
+            raise TypeError(f"name is text, not {options.name!r}")
         if options.phase not in INSIDE:
             raise ValueError(f"a call starts in one of the phases {INSIDE}, not {options.phase!r}")
         if options.timeout is None:
@@ -509,7 +512,7 @@ class Pool(BaseCaller):
         if self._scheduler.is_waiting(call.id):
             self._handle(Withdrawn(call.id))
             error = CallCancelled(callable_name=call.name)
-            call.decide(Outcome(kind=OutcomeKind.CANCELLED, error=error))
+            call.decide(Outcome(kind=OutcomeKind.CANCELLED, error=error, phase="queue"))
         elif call.id in self._running:
             self._running[call.id].cancel(call.id)
 
@@ -529,7 +532,7 @@ class Pool(BaseCaller):
     def _queue_timeout(self, limits: Limits, name: str) -> Outcome[Any]:
         assert limits.queue is not None
         error = CallTimeout(phase="queue", limit=limits.queue, callable_name=name)
-        return Outcome(kind=OutcomeKind.TIMEOUT, error=error)
+        return Outcome(kind=OutcomeKind.TIMEOUT, error=error, phase="queue")
 
     def _on_decided(self, call: PendingCall, outcome: Outcome[Any]) -> None:
         del self._calls[call.id]
@@ -591,7 +594,7 @@ class Pool(BaseCaller):
         [1, 2, 3]
         """
         submit = self._map_submitter(function, CallOptions(timeout=timeout, limits=limits))
-        return MapResults(items, submit, self._cancel, window=self._window, ordered=ordered)
+        return MapResults(items, submit, self._cancel, self, window=self._window, ordered=ordered)
 
     def map_outcomes(
         self,
@@ -612,7 +615,7 @@ class Pool(BaseCaller):
         ['completed', 'error']
         """
         submit = self._map_submitter(function, CallOptions(timeout=timeout, limits=limits))
-        return MapOutcomes(items, submit, self._cancel, window=self._window, ordered=ordered)
+        return MapOutcomes(items, submit, self._cancel, self, window=self._window, ordered=ordered)
 
     @property
     def _window(self) -> int:
@@ -629,16 +632,22 @@ class Pool(BaseCaller):
             self.check_open()
             assert self._loop is not None
             try:
-                call = self._submit(Request(encoded, (item,), None), options, limits, self._loop.time())
+                request = Request(encoded, (item,), None).snapshot()
+                call = self._submit(request, options, limits, self._loop.time())
             except EncodeError as error:
                 failed: asyncio.Future[Outcome[Any]] = self._loop.create_future()
-                failed.set_result(Outcome(kind=OutcomeKind.ERROR, error=error))
+                failed.set_result(Outcome(kind=OutcomeKind.ERROR, error=error, phase="queue"))
                 return failed, None
             return call.future, call
 
         return submit
 
     # Leases.
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of a call that brings none of its own."""
+        return self._limits
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -651,7 +660,9 @@ class Pool(BaseCaller):
 
         In a pool with devices it must be one of them (NoSuchDevice); in another, any worker serves, and no other lease
         of the same device name is granted meanwhile. Leaving the block cancels what still runs there, and the device is
-        free again when that work is gone. Cancelling while waiting gives the request up.
+        free again when that work is gone. Cancelling while waiting gives the request up; waiting longer than the pool's
+        limit for the queue is a CallTimeout of that phase. A plain call that is awaited inside the block needs another
+        worker: in a pool of one it would wait for ever, and `worker.call` is meant.
 
         >>> import asyncio
         >>> async def main():
@@ -671,7 +682,7 @@ class Pool(BaseCaller):
         self._grants[lease] = grant
         self._handle(LeaseAsked(lease, device))
         try:
-            worker = LeasedWorker(self, lease, device, await grant)
+            worker = LeasedWorker(self, lease, device, await self._granted(grant, device))
             try:
                 yield worker
             finally:
@@ -679,6 +690,16 @@ class Pool(BaseCaller):
         finally:
             del self._grants[lease]
             self._handle(LeaseReturned(lease))
+
+    async def _granted(self, grant: asyncio.Future[WorkerDriver], device: str) -> WorkerDriver:
+        limit = self._limits.queue
+        try:
+            async with asyncio.timeout(limit) as waiting:
+                return await grant
+        except TimeoutError:
+            if limit is None or not waiting.expired():
+                raise
+            raise CallTimeout(phase="queue", limit=limit, device=device, callable_name="a lease") from None
 
     # What goes on.
 
@@ -740,8 +761,8 @@ class Pool(BaseCaller):
         await self._until(lambda: not self._calls)
         for spares in self._spares.values():
             spares.end()
-        await self._end_processes("was drained")
-        await self._until(lambda: not any(spares.alive for spares in self._spares.values()))
+        await self.end_processes("was drained")
+        await self._until(lambda: not any(spares.outdated for spares in self._spares.values()))
 
     async def settled(self) -> None:
         """Wait until work that was given up (by a timeout, a cancel, a crash) is really gone.
@@ -751,15 +772,17 @@ class Pool(BaseCaller):
         self._check_loop()
         await self._until(lambda: not any(worker.state in _GIVEN_UP for worker in self._workers))
 
-    async def _end_processes(self, reason: str) -> None:
-        """End every process there is now; until they are gone."""
+    async def end_processes(self, reason: str) -> None:
+        """End every process of its workers that there is now, with the calls that run there; until they are gone."""
+        self._check_loop()
         before = {worker: worker.processes for worker in self._workers}
         for worker in self._workers:
             worker.end_process(reason)
         await self._until(lambda: all(w.is_empty or w.processes > n for w, n in before.items()))
 
-    async def _until_empty(self) -> None:
-        """Until no worker has a process."""
+    async def until_empty(self) -> None:
+        """Wait until no worker has a process."""
+        self._check_loop()
         await self._until(lambda: all(worker.is_empty for worker in self._workers))
 
     async def _until(self, condition: Callable[[], bool]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import IO, Any, TypeAlias
 
@@ -21,6 +22,10 @@ def checked_environment(env: Mapping[str, str | None]) -> dict[str, str | None]:
             raise TypeError(f"env maps names to text or None, not {name!r} to {value!r}")
         if not name or "=" in name or "\0" in name or "\0" in (value or ""):
             raise ValueError(f"no process can have the variable {name!r} with the value {value!r}")
+        try:
+            os.fsencode(name + (value or ""))
+        except UnicodeEncodeError as error:
+            raise ValueError(f"no process can have the variable {name!r} with the value {value!r}") from error
     return dict(env)
 
 

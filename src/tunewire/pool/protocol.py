@@ -54,6 +54,11 @@ class PoolLike(Caller, Protocol):
         """The devices that its workers are pinned to, in order; empty where none are."""
         ...
 
+    @property
+    def limits(self) -> Limits:
+        """The limits of a call that brings none of its own."""
+        ...
+
     def lease(self, device: str) -> AbstractAsyncContextManager[Caller]:
         """The exclusive right to `device` until the block ends."""
         ...

@@ -11,7 +11,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from tunewire.workers.call import PendingCall
 from tunewire.workers.outcome import Outcome
@@ -76,6 +76,14 @@ class _Source:
             await asyncio.wait([self.asking])
 
 
+class _Queue(Protocol):
+    """The pool's queue, which has a bound."""
+
+    def is_full(self) -> bool: ...
+
+    async def admit(self) -> bool: ...
+
+
 class _EndOfItems(Exception):
     """StopAsyncIteration, which a task cannot raise."""
 
@@ -95,6 +103,7 @@ class _Map:
         items: Iterable[Any] | AsyncIterable[Any],
         submit: Callable[[Any], tuple[asyncio.Future[Outcome[Any]], PendingCall | None]],
         cancel: Callable[[PendingCall], None],
+        queue: _Queue,
         *,
         window: int,
         ordered: bool,
@@ -102,6 +111,7 @@ class _Map:
         self._source = _Source(items)
         self._submit = submit
         self._cancel = cancel
+        self._queue = queue
         self._window = window
         self._ordered = ordered
         self._under_way: dict[asyncio.Future[Outcome[Any]], PendingCall | None] = {}
@@ -135,10 +145,16 @@ class _Map:
             if not self._under_way and self._source.exhausted:
                 error, self._source.error = self._source.error, None
                 raise StopAsyncIteration if error is None else error
-            await self._wait()
+            if self._queue.is_full() and not self._under_way:
+                await self._queue.admit()  # other calls fill it, and there is nothing of its own to wait for
+            else:
+                await self._wait()
+
+    def _has_room(self) -> bool:
+        return len(self._under_way) < self._window and not self._queue.is_full()
 
     def _fill(self) -> None:
-        while not self._source.exhausted and len(self._under_way) < self._window:
+        while not self._source.exhausted and self._has_room():
             asked = self._source.ask()
             if not asked:
                 return

@@ -4,8 +4,11 @@ A spare has its interpreter and the preloaded modules up. Where no device is pin
 where one is, it has not, since it may make a device context, and a spare holds none. Spares are kept for each kind of
 process apart (workers on different devices differ in their environment): `count` of each.
 
-A spare that cannot start is tried again when the next one is taken, but after `_MOST_FAILURES` in a row only when a
-worker's own start has shown that it can be: a broken environment gives its error to calls, and no loop runs for it.
+A spare that cannot start, or dies while it waits, is replaced; after `_MOST_FAILURES` in a row only when a worker's own
+start has shown that it can be: a broken environment gives its error to calls, and no loop runs for it.
+
+Draining is by generation: spares that were begun before it are ended, in whatever stage they are, and those that calls
+need meanwhile are not waited for.
 """
 
 from __future__ import annotations
@@ -44,7 +47,8 @@ class Spares:
         self._start = start
         self._changed = changed
         self._ready: deque[tuple[StartedProcess, asyncio.Future[bool]]] = deque()
-        self._alive = 0
+        self._generation = 0
+        self._lives: dict[object, int] = {}
         self._failures = 0
         self._closed = False
 
@@ -56,13 +60,21 @@ class Spares:
     @property
     def alive(self) -> int:
         """How many processes there are, those that start or end included."""
-        return self._alive
+        return len(self._lives)
+
+    @property
+    def outdated(self) -> int:
+        """How many of them are to end since the last `end`."""
+        return sum(generation < self._generation for generation in self._lives.values())
 
     def fill(self) -> None:
         """Start what is missing."""
-        while not self._closed and self._alive < self._count and self._failures < _MOST_FAILURES:
-            self._alive += 1
-            self._start(self._live)
+        current = len(self._lives) - self.outdated
+        while not self._closed and current < self._count and self._failures < _MOST_FAILURES:
+            current += 1
+            life = object()
+            self._lives[life] = self._generation
+            self._start(lambda life=life: self._live(life))  # type: ignore[misc]
 
     def take(self) -> StartedProcess | None:
         """One that is ready, if any; another is started in its place."""
@@ -72,7 +84,6 @@ class Spares:
             if not fate.done():
                 fate.set_result(True)
                 taken = started
-                self._alive -= 1
         self.fill()
         return taken
 
@@ -83,7 +94,8 @@ class Spares:
             self.fill()
 
     def end(self) -> None:
-        """End all that there are now. `fill` starts new ones."""
+        """End all that there are now, those that start included. `fill` starts new ones."""
+        self._generation += 1
         for _, fate in self._ready:
             if not fate.done():
                 fate.set_result(False)
@@ -94,15 +106,14 @@ class Spares:
         self._closed = True
         self.end()
 
-    async def _live(self) -> None:
+    async def _live(self, life: object) -> None:
         """The life of one spare, until it is taken or gone."""
         process: ChildProcess | None = None
         fate: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         try:
             process = await spawn(self.spec)
             started = await make_spare(process, self.spec, self._limits)
-            self._failures = 0
-            if not self._closed:
+            if self._lives[life] == self._generation and not self._closed:
                 await self._offer(started, fate)
         except Exception as error:  # noqa: BLE001 — an initializer may raise anything; calls will meet it themselves
             self._failures += 1
@@ -112,6 +123,10 @@ class Spares:
             if not (fate.done() and fate.result()):
                 with anyio.CancelScope(shield=True):
                     await self._end(process)
+            was_wanted = self._lives.pop(life) == self._generation
+            self._changed()
+        if was_wanted:
+            self.fill()
 
     async def _offer(self, started: StartedProcess, fate: asyncio.Future[bool]) -> None:
         """Until it is taken, is to end, or has ended by itself."""
@@ -124,7 +139,10 @@ class Spares:
         finally:
             ended.cancel()
             if not fate.done():
+                self._failures += 1  # it died while it waited
                 fate.set_result(False)
+        if fate.result():
+            self._failures = 0
 
     async def _end(self, process: ChildProcess | None) -> None:
         self._ready = deque(entry for entry in self._ready if entry[0].process is not process)
@@ -133,5 +151,3 @@ class Spares:
                 log.error("a spare%s: process %d cannot be reaped", self.spec.on_device, process.pid)
                 await process.wait()
             process.close()
-        self._alive -= 1
-        self._changed()

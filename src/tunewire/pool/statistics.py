@@ -8,7 +8,8 @@ import msgspec
 class WorkerStatistics(msgspec.Struct, frozen=True):
     """One worker at this moment.
 
-    `state` is its place in its life (empty, starting, initialising, idle, busy, ending, closing, closed); `processes`
+    `state` is its place in its life (empty, starting, initialising, idle, busy, interrupting, terminating, ending,
+    closing, closed); `processes`
     how many it has had; `callable_name` what it runs now, if anything; `since` the event loop's time at which it came into
     this state.
 

@@ -122,9 +122,9 @@ class Worker(BaseCaller):
     async def kill(self) -> None:
         """End the process now, with all its descendants; a call that runs is lost with WorkerCrashed. Returns when they
         are gone. The worker lives on: its next call starts a process."""
-        await self._pool._end_processes("was killed on request")
+        await self._pool.end_processes("was killed on request")
 
     async def join(self, timeout: float | None = None) -> None:
         """Wait until there is no process; TimeoutError after `timeout` seconds."""
         async with asyncio.timeout(timeout):
-            await self._pool._until_empty()
+            await self._pool.until_empty()

@@ -7,5 +7,6 @@ A call's own code finds itself through `current_call()`:
 """
 
 from tunewire.runtime.context import CurrentCall, current_call
+from tunewire.runtime.interruption import CallInterrupted, check_after_interrupt
 
-__all__ = ["CurrentCall", "current_call"]
+__all__ = ["CallInterrupted", "CurrentCall", "check_after_interrupt", "current_call"]

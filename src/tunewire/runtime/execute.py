@@ -6,13 +6,13 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Callable, Coroutine
-from types import CoroutineType
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tunewire.errors import DecodeError, EncodeError
 from tunewire.runtime import context
-from tunewire.runtime.interrupt import Interrupts, still_good
+from tunewire.runtime.interrupt import Interrupts
+from tunewire.runtime.interruption import still_good
 from tunewire.wire.codecs import Codec, decode_pickle, encode
 from tunewire.wire.exceptions import capture, traceback_below, undescribed
 from tunewire.wire.frames import Buffer, Frame
@@ -67,8 +67,8 @@ class Executor:
 
     def _invoke(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         value = function(*args, **kwargs)
-        if isinstance(value, CoroutineType):
-            return self._run_coroutine(value)
+        if hasattr(type(value), "__await__"):
+            return self._run_awaitable(value)
         return value
 
     def _result(self, call_id: int, value: object, codec: Codec) -> list[Buffer]:
@@ -90,17 +90,17 @@ class Executor:
             parts, size = pack_message(Failure(data, keep), call_id=call_id)
             if size <= self._max_frame_bytes:
                 return parts
-        except (RecursionError, MemoryError):
-            pass  # what is left is enough for the least
+        except Exception:  # noqa: BLE001, S110 — whatever it is, what is left is enough for the least
+            pass
         return pack_message(Failure(undescribed(error), keep), call_id=call_id)[0]
 
-    def _run_coroutine(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+    def _run_awaitable(self, awaitable: Awaitable[Any]) -> Any:
         if self._runner is None:
             import asyncio
 
             self._runner = asyncio.Runner()
         try:
-            return self._runner.run(_with_its_tasks(coroutine, self._interrupts))
+            return self._runner.run(_with_its_tasks(awaitable, self._interrupts))
         finally:
             self._interrupts.cancel_with(None)
 
@@ -112,7 +112,7 @@ def _read_request(frame: Frame, name: str) -> _Request:
     return function, args, kwargs
 
 
-async def _with_its_tasks(coroutine: Coroutine[Any, Any, Any], interrupts: Interrupts) -> Any:
+async def _with_its_tasks(awaitable: Awaitable[Any], interrupts: Interrupts) -> Any:
     """A call ends with all that it started on the loop, as under asyncio.run: a task left over would run on in the
     next call's time and print into its text."""
     import asyncio
@@ -127,7 +127,7 @@ async def _with_its_tasks(coroutine: Coroutine[Any, Any, Any], interrupts: Inter
 
     interrupts.cancel_with(cancel)
     try:
-        return await coroutine
+        return await awaitable
     finally:
         left = asyncio.all_tasks() - {asyncio.current_task()}
         for task in left:

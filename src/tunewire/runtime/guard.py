@@ -31,7 +31,7 @@ import ctypes
 import os
 import select
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import NoReturn
 
@@ -40,6 +40,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 #: A real-time signal: user code and libraries have their uses for all the others.
 INTERRUPT_SIGNAL = signal.SIGRTMAX - 3
 _HANDLED = frozenset({signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD})
+_PASSED_ON: dict[int, int] = {signal.SIGUSR1: signal.SIGTERM, signal.SIGUSR2: INTERRUPT_SIGNAL}
 #: Between two rounds of killing. A killed process is reapable within a fraction of this.
 _ROUND_MS = 1
 
@@ -89,38 +90,38 @@ def _stand(parent_pidfd: int, worker_pid: int) -> NoReturn:
     alarm, bell = os.pipe()
     os.set_blocking(bell, False)
     _close_all_but({parent_pidfd, alarm, bell})
-    terminated = False
-    status: int | None = None
-
-    def on_sigterm(_number: int, _frame: object) -> None:
-        nonlocal terminated
-        terminated = True
-
-    def pass_on(number: int) -> Callable[[int, object], None]:
-        def handler(_number: int, _frame: object) -> None:
-            if status is None:  # not reaped, so the pid is still the worker's
-                os.kill(worker_pid, number)
-
-        return handler
-
-    signal.signal(signal.SIGTERM, on_sigterm)
-    signal.signal(signal.SIGUSR1, pass_on(signal.SIGTERM))
-    signal.signal(signal.SIGUSR2, pass_on(INTERRUPT_SIGNAL))
-    signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+    asked: list[int] = []
+    for number in _HANDLED:
+        # Only noted: a handler may run between a process's reaping and the moment at which that is known.
+        signal.signal(number, lambda number, _frame: asked.append(number))
     signal.set_wakeup_fd(bell, warn_on_full_buffer=False)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
 
+    status: int | None = None
+    try:
+        status = _watch(parent_pidfd, alarm, worker_pid, asked)
+    finally:  # whatever went wrong here, the tree must not outlive it
+        _end_like(_kill_descendants(worker_pid, status))
+
+
+def _watch(parent_pidfd: int, alarm: int, worker_pid: int, asked: list[int]) -> int | None:
+    """Sleep until the worker has ended (its status), or its end is due (None)."""
     poll = select.poll()
     poll.register(parent_pidfd, select.POLLIN)
     poll.register(alarm, select.POLLIN)
-    while status is None and not terminated:
+    while True:
         woken = [fd for fd, _ in poll.poll()]
         if alarm in woken:
             os.read(alarm, 4096)
         status = _reap(worker_pid)
-        if parent_pidfd in woken:
-            break
-    _end_like(_kill_descendants(worker_pid, status))
+        if status is not None or parent_pidfd in woken:
+            return status
+        while asked:
+            number = asked.pop(0)
+            if number == signal.SIGTERM:
+                return None
+            if number in _PASSED_ON:  # the worker was not reaped just now, so the pid is still its
+                os.kill(worker_pid, _PASSED_ON[number])
 
 
 def _close_all_but(kept: set[int]) -> None:

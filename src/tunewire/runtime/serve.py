@@ -30,11 +30,16 @@ from tunewire.wire.messages import (
     read_message,
 )
 
+#: What a parent may ask of this process beyond running calls.
+_CAPABILITIES = ("interrupt",)
+
 
 def serve(claim: Claim) -> int:
     """Serve until the parent closes its side; the exit code."""
     channel = Channel(claim.read_fd, claim.write_fd, DEFAULT_MAX_FRAME_BYTES)
-    hello = Hello(tunewire=__version__, python=platform.python_version(), pid=os.getpid())
+    hello = Hello(
+        tunewire=__version__, python=platform.python_version(), pid=os.getpid(), capabilities=_CAPABILITIES
+    )
     try:
         channel.write([claim.cookie, *pack_message(hello)[0]])
         frame = channel.read()

@@ -19,8 +19,8 @@ import platform
 import signal
 import traceback
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, redirect_stderr, redirect_stdout
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, redirect_stderr, redirect_stdout, suppress
 from typing import Any, Literal, NoReturn
 
 import msgspec
@@ -28,6 +28,7 @@ import msgspec
 from tunewire.endpoints.capture import OutputCapture
 from tunewire.endpoints.connection import Connection
 from tunewire.endpoints.process import OUTPUT_TAIL_BYTES, ChildProcess
+from tunewire.endpoints.tree import ProcessHandle
 from tunewire.errors import EndpointClosed, StartError, TruncatedFrame
 from tunewire.runtime import context
 from tunewire.runtime.context import CurrentCall
@@ -140,6 +141,21 @@ class _Handle(asyncio.subprocess.Process):
         self.send_signal(signal.SIGKILL)
 
 
+class _FakeHandle(ProcessHandle):
+    """A handle whose signals reach the fake."""
+
+    def __init__(self, fake: _Handle) -> None:
+        self.pid = fake.pid
+        self._fake = fake
+
+    def signal(self, number: int) -> None:
+        with suppress(ProcessLookupError):
+            self._fake.send_signal(number)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
 class _Capture(OutputCapture):
     """Captured output without a pipe: what is printed is there at once."""
 
@@ -230,8 +246,8 @@ class _Executor(Executor):
         except _ProcessExit as end:
             self._exit = end
 
-    def _run_coroutine(self, coroutine: Coroutine[Any, Any, Any]) -> None:
-        self._coroutine = coroutine
+    def _run_awaitable(self, awaitable: Awaitable[Any]) -> None:
+        self._coroutine = _awaiting(awaitable)
 
     async def _drive(
         self, coroutine: Coroutine[Any, Any, Any], call: Call, announce: Callable[[str], None]
@@ -279,6 +295,10 @@ class _Stepped:
                 step = _throwing(self._coroutine, error)
 
 
+async def _awaiting(awaitable: Awaitable[Any]) -> Any:
+    return await awaitable
+
+
 def _throwing(coroutine: Coroutine[Any, Any, Any], error: BaseException) -> Callable[[], Any]:
     return lambda: coroutine.throw(error)
 
@@ -314,11 +334,12 @@ class FakeProcess(ChildProcess):
     ) -> None:
         self.script = script
         self.signals: list[int] = []
-        self._handle = _Handle(next(_PIDS), self._on_signal)
+        self._fake = _Handle(next(_PIDS), self._on_signal)
         mine, its = connection_pair(max_frame_bytes=max_frame_bytes, faults=script.faults)
-        cookie = self._handle.pid.to_bytes(16)
+        cookie = self._fake.pid.to_bytes(16)
         stdout, stderr = map(_Capture, sinks)
-        super().__init__(self._handle, mine, stdout, stderr, command, cookie, None, guarded=guarded)
+        super().__init__(self._fake, mine, stdout, stderr, command, cookie, None, guarded=guarded)
+        self._handle = _FakeHandle(self._fake)
         self._faulty = mine
         self._program = _Program(self, its, cookie, max_frame_bytes)
         self._life = asyncio.create_task(self._live(), name=f"fake process {self.pid}")
@@ -384,7 +405,7 @@ class FakeProcess(ChildProcess):
         self._has_ended = True
         self._program.connection.close()
         asyncio.get_running_loop().call_later(
-            self.script.reap_seconds, self._handle.exited.set_result, exit_code
+            self.script.reap_seconds, self._fake.exited.set_result, exit_code
         )
 
 
@@ -420,7 +441,12 @@ class _Program:
         await asyncio.sleep(self._script.hello_after)
         if self._script.silent:
             await _for_ever()
-        hello = Hello(tunewire=__version__, python=platform.python_version(), pid=self._process.pid)
+        hello = Hello(
+            tunewire=__version__,
+            python=platform.python_version(),
+            pid=self._process.pid,
+            capabilities=("interrupt",),
+        )
         await self._say([self._cookie, *pack_message(hello)[0]])
 
     async def _settle_in(self, welcome: Welcome) -> None:

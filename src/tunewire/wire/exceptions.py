@@ -27,7 +27,15 @@ from typing import TypeAlias, TypeVar
 import msgspec
 
 from tunewire import errors
-from tunewire.errors import DecodeError, EncodeError, RemoteError, RemoteTraceback, TunewireError, printable
+from tunewire.errors import (
+    DecodeError,
+    EncodeError,
+    RemoteError,
+    RemoteTraceback,
+    TunewireError,
+    encodable,
+    printable,
+)
 from tunewire.wire.codecs import decode_pickle, encode_pickle
 
 T = TypeVar("T")
@@ -40,7 +48,7 @@ _MAX_MEMBERS = 64
 _MAX_TEXT = 1 << 16
 #: Control flow of the process that raises them; not to be raised in another. By name: concurrent.futures has a
 #: CancelledError of its own, and importing it to compare would cost every child its import.
-_STEERING = frozenset({"StopIteration", "StopAsyncIteration", "GeneratorExit", "CancelledError", "Cancelled"})
+_STEERING = frozenset({"CancelledError"})
 #: What this process's own supervision says of a call.
 _SUPERVISION = frozenset(
     {
@@ -86,19 +94,14 @@ def _safely(describe: Callable[[], T], otherwise: T) -> T:
 
 
 def _text(error: BaseException) -> str:
-    return _clip(_encodable(_safely(lambda: str(error), "<its text cannot be told: __str__ raised>")))
+    return _clip(encodable(_safely(lambda: str(error), "<its text cannot be told: __str__ raised>")))
 
 
 def _notes(error: BaseException) -> tuple[str, ...]:
     def read() -> tuple[str, ...]:
-        return tuple(_clip(_encodable(str(note))) for note in error.__notes__[:_MAX_MEMBERS])
+        return tuple(_clip(encodable(str(note))) for note in error.__notes__[:_MAX_MEMBERS])
 
     return _safely(read, ()) if hasattr(error, "__notes__") else ()
-
-
-def _encodable(text: str) -> str:
-    """`text` without lone surrogates, which is what Python makes of a path that is not UTF-8."""
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _qualified_name(cls: type) -> str:
@@ -109,7 +112,7 @@ def _is_scalar(value: object) -> bool:
     if type(value) is int:
         return -(2**63) <= value < 2**63
     if type(value) is str:
-        return len(value) <= _MAX_TEXT and value == _encodable(value)
+        return len(value) <= _MAX_TEXT and value == encodable(value)
     return value is None or type(value) in (bool, float)
 
 
@@ -148,7 +151,7 @@ def _traceback_text(error: BaseException, traceback: TracebackType | None) -> st
             )
         return "".join(formatter.format_exception(type(error), error, traceback))
 
-    return _safely(lambda: _clip(_encodable(read())), "<the traceback cannot be told>")
+    return _safely(lambda: _clip(encodable(read())), "<the traceback cannot be told>")
 
 
 def _is_larger(error: BaseException, size: int) -> bool:
@@ -160,7 +163,7 @@ def _is_larger(error: BaseException, size: int) -> bool:
         one = ahead.pop()
         ahead.extend(chained for chained in (one.__cause__, one.__context__) if chained is not None)
         if isinstance(one, BaseExceptionGroup):
-            ahead.extend(one.exceptions)
+            ahead.extend(_members_of(one))
     return met > size
 
 
@@ -189,7 +192,7 @@ class _Capture:
     def describe(self, error: BaseException, traceback: TracebackType | None, depth: int) -> ExceptionData:
         self._nodes += 1
         return ExceptionData(
-            type_name=_encodable(_qualified_name(type(error))),
+            type_name=encodable(_qualified_name(type(error))),
             message=_text(error),
             arguments=_safely(lambda: _arguments(error), None),
             data=_own_data(error) if isinstance(error, TunewireError) else None,
@@ -206,7 +209,9 @@ class _Capture:
         return depth < _MAX_CHAIN and self._nodes < _MAX_NODES
 
     def _cause(self, error: BaseException, depth: int) -> ExceptionData | None:
-        cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        cause = error.__cause__
+        if cause is None and not error.__suppress_context__:
+            cause = error.__context__
         if cause is None or not self._may_go_deeper(depth):
             return None
         return self.describe(cause, None, depth + 1)
@@ -215,7 +220,7 @@ class _Capture:
         if not isinstance(error, BaseExceptionGroup):
             return ()
         members = []
-        for member in error.exceptions[:_MAX_MEMBERS]:
+        for member in _members_of(error)[:_MAX_MEMBERS]:
             if not self._may_go_deeper(depth):
                 break
             members.append(self.describe(member, None, depth + 1))
@@ -225,17 +230,26 @@ class _Capture:
         return _pickle(error) if self._with_pickle and _may_be_raised(error) else None
 
 
+def _members_of(group: BaseExceptionGroup[BaseException]) -> tuple[BaseException, ...]:
+    # Past an `exceptions` of the class's own.
+    members: tuple[BaseException, ...] = BaseExceptionGroup.exceptions.__get__(group)
+    return members
+
+
 def _arguments(error: BaseException) -> tuple[Scalar, ...] | None:
     return None if isinstance(error, BaseExceptionGroup) else _scalars(error.args)
 
 
 def undescribed(error: BaseException) -> ExceptionData:
     """The least that can be said of an exception: for one whose description cannot be sent."""
-    return ExceptionData(type_name=_encodable(_qualified_name(type(error))), message=_text(error)[:1000])
+    return ExceptionData(type_name=encodable(_qualified_name(type(error))), message=_text(error)[:1000])
 
 
 def _may_be_raised(error: BaseException) -> bool:
-    return isinstance(error, Exception) and type(error).__name__ not in _STEERING | _SUPERVISION
+    if not isinstance(error, Exception) or isinstance(error, (StopIteration, StopAsyncIteration)):
+        return False
+    name = type(error).__name__
+    return name not in _STEERING and not (name in _SUPERVISION and type(error).__module__ == errors.__name__)
 
 
 def _from_pickle(data: ExceptionData) -> Exception | None:
@@ -259,7 +273,9 @@ def _from_constructor(data: ExceptionData, depth: int) -> Exception | None:
     if module == "tunewire.errors":
         return _own(name, data)
     cls = None if module else getattr(builtins, name, None)
-    if not (isinstance(cls, type) and issubclass(cls, Exception)) or name in _STEERING:
+    if not (isinstance(cls, type) and issubclass(cls, Exception)):
+        return None
+    if issubclass(cls, (StopIteration, StopAsyncIteration)):
         return None
     if issubclass(cls, ExceptionGroup):
         return _group(data, depth)
@@ -299,9 +315,12 @@ def rebuild(data: ExceptionData, *, trusted: bool) -> Exception:
 
 
 def _rebuild(data: ExceptionData, *, trusted: bool, depth: int) -> Exception:
-    error = (
-        (_from_pickle(data) if trusted else None) or _from_constructor(data, depth) or _as_remote_error(data)
-    )
+    # By identity: an exception may have a length, or a truth of its own.
+    error = _from_pickle(data) if trusted else None
+    if error is None:
+        error = _from_constructor(data, depth)
+    if error is None:
+        error = _as_remote_error(data)
     cause: BaseException | None = None
     if data.cause is not None and depth < _MAX_CHAIN:
         cause = _rebuild(data.cause, trusted=trusted, depth=depth + 1)

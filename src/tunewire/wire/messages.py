@@ -17,7 +17,7 @@ from tunewire.wire.frames import Buffer, Frame, pack
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """The child's first frame, right behind the cookie: what it is."""
+    """The child's first frame, right behind the cookie: what it is, and what it can do beyond the rest ("interrupt")."""
 
     kind: ClassVar[int] = 1
     tunewire: str

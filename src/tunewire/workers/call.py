@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from tunewire.errors import EncodeError
+from tunewire.errors import EncodeError, encodable
 from tunewire.wire.codecs import Codec, encode_pickle
 from tunewire.wire.frames import Buffer
 from tunewire.wire.messages import Call, pack_message
@@ -31,7 +31,7 @@ def callable_name(function: Callable[..., Any]) -> str:
 
 def displayable(name: str) -> str:
     """A name as it can be sent and shown, whatever it was made of."""
-    return name.encode("utf-8", "backslashreplace").decode()[:_NAME_LENGTH]
+    return encodable(name)[:_NAME_LENGTH]
 
 
 _NAME_LENGTH = 200
@@ -75,6 +75,12 @@ class Request:
         codec, buffers = encode_pickle((args, dict(kwargs or {})), what=f"arguments of {function.name}")
         self.codec = max(codec, function.codec)
         self._buffers: tuple[Buffer, ...] = (function.buffer, *buffers)
+
+    def snapshot(self) -> Request:
+        """Itself, with a copy of its out-of-band buffers: for who makes the next item while this one still waits."""
+        function, pickled, *outside = self._buffers
+        self._buffers = (function, pickled, *(bytes(buffer) for buffer in outside))
+        return self
 
     def pack(
         self,

@@ -72,7 +72,6 @@ from tunewire.workers.postmortem import Postmortem, out_of_memory_kills
 from tunewire.workers.recycle import tree_bytes
 from tunewire.workers.reply import Reply, keeps_process, read_reply
 from tunewire.workers.start import (
-    INITIALIZER,
     StartedProcess,
     WorkerSpec,
     bury,
@@ -186,7 +185,7 @@ class WorkerDriver:
         if not self.is_empty:
             self._loss = (OutcomeKind.CRASH, self._crash(reason=reason))
             self._end_reason = reason
-            self._post(Lost())
+            self._post(Lost(on_purpose=True))
 
     def close(self) -> None:
         """End for good; `finished()` tells when nothing is left."""
@@ -339,6 +338,7 @@ class WorkerDriver:
                 error=error,
                 stdout=stdout,
                 stderr=stderr,
+                phase=action.phase,
                 seconds=seconds,
                 pid=self.pid,
             )
@@ -547,6 +547,3 @@ class WorkerDriver:
             self.spec.on_device,
             process.pid,
         )
-
-
-__all__ = ["INITIALIZER", "Host", "WorkerDriver", "WorkerSpec"]

@@ -121,9 +121,11 @@ class Cancelled(msgspec.Struct, frozen=True):
 
 class Lost(msgspec.Struct, frozen=True):
     """The process cannot be used any more: it ended, closed its channel, broke the protocol, did not start, or its
-    initializer failed. The driver knows which. `begun` is False if the call in hand is known not to have begun."""
+    initializer failed. The driver knows which. `begun` is False if the call in hand is known not to have begun; `on_purpose`
+    says that the process was ended on request, or for what it did, and its call with it."""
 
     begun: bool = True
+    on_purpose: bool = False
 
 
 class Gone(msgspec.Struct, frozen=True):
@@ -380,7 +382,7 @@ def _lost_before(worker: Lifecycle, _event: Lost) -> list[Action]:
 def _lost(worker: Lifecycle, event: Lost) -> list[Action]:
     assert worker.call is not None
     call = worker.call
-    if call.repeats > 0 and (call.idempotent or not event.begun):
+    if call.repeats > 0 and not event.on_purpose and (call.idempotent or not event.begun):
         worker.call = None
         return [worker._arm(None), Return(call.id), *worker._kill()]
     return [*worker._decide(Verdict.LOST), *worker._kill()]

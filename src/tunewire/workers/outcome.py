@@ -7,6 +7,8 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from tunewire.wire.phases import INSIDE
+
 T = TypeVar("T")
 
 
@@ -34,7 +36,8 @@ class Outcome(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
     `error` is None when it completed, and otherwise the exception that `call` would have raised. `stdout` and `stderr`
     are the tails (at most 16 KiB each) of what was printed during this call. `seconds` is the time from the start of
-    execution to the outcome, 0.0 for a call that did not begin. `pid` is the process that ran it, if any did.
+    execution to the outcome, 0.0 for a call that did not begin. `phase` is the stage in which it ended: before it began
+    queue, start or init, then compile, check or run. `pid` is the process that ran it, if any did.
 
     >>> Outcome(kind=OutcomeKind.COMPLETED, value=3).unwrap()
     3
@@ -45,6 +48,7 @@ class Outcome(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     error: BaseException | None = None
     stdout: str = ""
     stderr: str = ""
+    phase: str = "run"
     seconds: float = 0.0
     pid: int | None = None
 
@@ -52,6 +56,11 @@ class Outcome(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     def ok(self) -> bool:
         """Whether it completed."""
         return self.kind is OutcomeKind.COMPLETED
+
+    @property
+    def began(self) -> bool:
+        """Whether the callable may have begun; else what happened says nothing about it."""
+        return self.phase in INSIDE
 
     def unwrap(self) -> T:
         """The value of a call that completed; else its error is raised."""

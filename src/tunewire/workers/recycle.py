@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
+from tunewire.endpoints.tree import descendants
 from tunewire.workers.limits import check_seconds
 
 _PAGE_BYTES = os.sysconf("SC_PAGESIZE")
@@ -57,13 +59,7 @@ def tree_bytes(pid: int) -> int:
     True
     """
     total = 0
-    ahead = [pid]
-    while ahead:
-        folder = Path("/proc", str(ahead.pop()))
-        try:
-            total += int((folder / "statm").read_bytes().split()[1]) * _PAGE_BYTES
-            for children in (folder / "task").glob("*/children"):
-                ahead.extend(map(int, children.read_bytes().split()))
-        except OSError:  # it ended meanwhile
-            continue
+    for one in (pid, *descendants(pid)):
+        with suppress(OSError):  # it ended meanwhile
+            total += int(Path("/proc", str(one), "statm").read_bytes().split()[1]) * _PAGE_BYTES
     return total

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from tunewire.endpoints.process import ChildProcess, python_command
-from tunewire.errors import CallTimeout, EndpointClosed, StartError, TruncatedFrame, WireError
+from tunewire.errors import EndpointClosed, TruncatedFrame, WireError
 from tunewire.wire.codecs import Codec
 from tunewire.wire.exceptions import add_note, rebuild
 from tunewire.wire.frames import DEFAULT_MAX_FRAME_BYTES, Frame
@@ -82,26 +82,17 @@ async def greet(process: ChildProcess, spec: WorkerSpec) -> int:
 
 
 async def make_spare(process: ChildProcess, spec: WorkerSpec, limits: Limits) -> StartedProcess:
-    """Bring a spawned process as far as a spare may go. StartError, CallTimeout, or what the initializer raised."""
-    async with asyncio.timeout(limits.start) as starting:
-        try:
-            pid = await greet(process, spec)
-        except asyncio.CancelledError:
-            if starting.expired():
-                raise CallTimeout(phase="start", limit=limits.start or 0.0) from None
-            raise
+    """Bring a spawned process as far as a spare may go. StartError, TimeoutError, or what the initializer raised."""
+    async with asyncio.timeout(limits.start):
+        pid = await greet(process, spec)
     if spec.initializer is None or not spec.initialises_spares:
         return StartedProcess(process, pid, spec.initializer is None)
     process.connection.write_now(*spec.initializer)
-    async with asyncio.timeout(limits.init) as initialising:
+    async with asyncio.timeout(limits.init):
         try:
             error = initializer_error(await process.connection.read_frame(), spec)
         except (EndpointClosed, TruncatedFrame):
             raise process.start_error("it ended in its initializer") from None
-        except asyncio.CancelledError:
-            if initialising.expired():
-                raise CallTimeout(phase="init", limit=limits.init or 0.0) from None
-            raise
     if error is not None:
         raise error
     return StartedProcess(process, pid, True)
@@ -141,16 +132,3 @@ def _environment(spec: WorkerSpec) -> dict[str, str]:
 def _search_path() -> tuple[str, ...]:
     """What this process imports from. Python passes over entries that are not text, so does a child."""
     return tuple(entry for entry in sys.path if isinstance(entry, str))
-
-
-__all__ = [
-    "INITIALIZER",
-    "StartError",
-    "StartedProcess",
-    "WorkerSpec",
-    "bury",
-    "greet",
-    "initializer_error",
-    "make_spare",
-    "spawn",
-]
