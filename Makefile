@@ -6,7 +6,7 @@ ARGS =
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test lint types coverage check clean
+.PHONY: help demo test lint types coverage soak guarantees check clean
 
 python := .venv/bin/python
 # Editable, so that what runs is what stands in the working tree, after every edit and every pull.
@@ -23,7 +23,7 @@ cuda_extra = $$(timeout 10 nvidia-smi --query-gpu=driver_version --format=csv,no
 	awk -F. 'NR == 1 { if ($$1 + 0 >= 580) print ",cuda13"; else if ($$1 + 0 >= 525) print ",cuda12" }')
 
 help: ## list these commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s  %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s  %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo 'PYTHON=python3.12 names another interpreter for a .venv that is not made yet.'
 	@echo 'ARGS="-k pool -x" is passed on to pytest.'
@@ -44,6 +44,13 @@ pure := src/tunewire/workers/lifecycle.py,src/tunewire/workers/ladder.py,src/tun
 coverage: .venv/dev.stamp ## check that the pure tables are covered to 100 %
 	$(python) -m coverage run --branch --data-file=.venv/coverage --include='$(pure)' -m pytest -q tests/workers tests/pool
 	$(python) -m coverage report --data-file=.venv/coverage --show-missing --fail-under=100
+
+soak: .venv/dev.stamp ## 100,000 calls with failures among them: nothing lost, nothing left
+	$(python) benchmarks/soak.py
+	$(python) benchmarks/soak.py --loop uvloop --calls 20000
+
+guarantees: .venv/dev.stamp ## measure what is promised, and write docs/guarantees.md
+	$(python) benchmarks/guarantees.py
 
 types: .venv/dev.stamp ## check the types of src/, strictly
 	$(python) -m mypy

@@ -1,5 +1,7 @@
 """The life of a worker as a table: each race is a sequence of rows, and random sequences keep the rules."""
 
+import math
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -91,6 +93,34 @@ def test_a_deadline_of_a_running_call_decides_it_and_climbs_the_ladder():
     assert decided == [Arm(4, None), Decide(7, Verdict.TIMEOUT, "run", 5.0), Terminate(), Arm(5, 8.02)]
     assert worker.handle(DeadlineReached(5, 8.02)) == [Kill()]
     assert worker.handle(Gone()) == [Free()]
+
+
+@pytest.mark.parametrize(
+    ("began", "armed"),
+    [
+        (None, None),  # the recorder says nothing of this call: it has not been read
+        (0.7, None),  # it began when it was sent
+        (2.0, 7.0),  # it began later, and so does its limit
+        (math.inf, 6.7),  # it is still being unpickled: looked at again when the start's limit is used up
+        (99.0, 6.7),  # a child may not buy itself more
+    ],
+)
+def test_a_limit_counts_from_the_moment_at_which_the_callable_begins(began, armed):
+    worker = worker_after(*BUSY)
+    actions = worker.handle(DeadlineReached(3, 5.7, began))
+    if armed is None:
+        assert Decide(7, Verdict.TIMEOUT, "run", 5.0) in actions
+    else:
+        assert actions == [Arm(4, min(armed, 6.7))]
+        assert Decide(7, Verdict.TIMEOUT, "run", 5.0) in worker.handle(DeadlineReached(4, 6.8, began))
+
+
+def test_without_a_limit_for_the_start_unpickling_still_ends():
+    call = CallInfo(id=7, phase="run", limits=Limits(start=None, run=50.0))
+    worker = worker_after(Assign(call, now=0.0), Started(now=0.0), Initialised(now=0.0))
+    assert worker.handle(DeadlineReached(3, 50.0, math.inf)) == [Arm(4, 100.0)]
+    assert worker.handle(DeadlineReached(4, 100.0, math.inf)) == [Arm(5, 110.0)]
+    assert Decide(7, Verdict.TIMEOUT, "run", 50.0) in worker.handle(DeadlineReached(5, 110.0, math.inf))
 
 
 def with_ladder(**rungs):
@@ -358,10 +388,10 @@ class WorkerMachine(RuleBasedStateMachine):
     def phase(self, back, phase):
         self.post(PhaseEntered(self.next_id - back, phase, self.now))
 
-    @rule(back=st.integers(0, 2))
-    def deadline(self, back):
+    @rule(back=st.integers(0, 2), began=st.sampled_from([None, math.inf, 0.0]))
+    def deadline(self, back, began):
         if self.worker.call is not None or back:
-            self.post(DeadlineReached(self.worker._timer - back, self.now))
+            self.post(DeadlineReached(self.worker._timer - back, self.now, began))
 
     @rule(back=st.integers(0, 2))
     def cancel(self, back):

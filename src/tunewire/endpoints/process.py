@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import math
 import mmap
 import os
 import secrets
 import signal
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -293,6 +295,17 @@ class ChildProcess:
             raise self.start_error(f"a module to preload failed: {error}") from error
         if not isinstance(message, Ready):
             raise self.start_error(f"it said {type(message).__name__} before it was ready")
+
+    def began(self, call_id: int, now: float) -> float | None:
+        """When the callable of this call began, by the clock that shows `now`; infinite while it is being unpickled; None
+        where the flight recorder says nothing of this call."""
+        record = self.recorded()
+        if record is None or record.call_id != call_id:
+            return None
+        return now - self._seconds_since(record.began_ns) if record.began_ns else math.inf
+
+    def _seconds_since(self, began_ns: int) -> float:
+        return time.monotonic() - began_ns / 1e9
 
     def recorded(self) -> Record | None:
         """What the flight recorder says, if there is one. The child can write what it likes there."""

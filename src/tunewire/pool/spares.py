@@ -117,7 +117,7 @@ class Spares:
                 await self._offer(started, fate)
         except Exception as error:  # noqa: BLE001 — an initializer may raise anything; calls will meet it themselves
             self._failures += 1
-            log.warning("a spare%s could not start: %r", self.spec.on_device, error)
+            log.warning("a spare%s could not start: %s", self.spec.on_device, error)
         finally:
             # What was taken is its worker's, even where this task is cancelled before it could see it.
             if not (fate.done() and fate.result()):

@@ -36,12 +36,19 @@ class Executor:
         self._pid = os.getpid()
         self._runner: asyncio.Runner | None = None
 
-    def execute(self, frame: Frame, call: Call, announce: Callable[[str], None]) -> list[Buffer]:
-        """The reply to `call` as parts of a frame."""
+    def execute(
+        self,
+        frame: Frame,
+        call: Call,
+        announce: Callable[[str], None],
+        begins: Callable[[], None] = lambda: None,
+    ) -> list[Buffer]:
+        """The reply to `call` as parts of a frame. `begins` is called when it is unpickled and its callable begins."""
         context.begin(call.phase, announce)
         restore = _overlay(call.env)
         try:
             request = _read_request(frame, call.name)
+            begins()
             value = self._run(frame.call_id, request)
             reply = self._result(frame.call_id, value, Codec(call.results))
         except BaseException as error:  # noqa: BLE001 — SystemExit and KeyboardInterrupt are the call's, too

@@ -14,20 +14,25 @@ class Recorder:
 
     def __init__(self, fd: int | None) -> None:
         self._page: mmap.mmap | None = None
+        self._call_id = 0
         self._finished = 0
         if fd is not None:
             self._page = mmap.mmap(fd, PAGE_BYTES)
             os.close(fd)
 
-    def begin(self, call_id: int) -> None:
-        """The call is about to begin."""
-        self._write(call_id)
+    def read(self, call_id: int) -> None:
+        """The call was read; unpickling it may run code of its author's."""
+        self._call_id = call_id
+        self._write(0)
 
-    def finish(self, call_id: int) -> None:
+    def begin(self) -> None:
+        """Its callable begins now."""
+        self._write(time.monotonic_ns())
+
+    def finish(self) -> None:
         """Its reply is about to be written."""
         self._finished += 1
-        self._write(call_id)
 
-    def _write(self, call_id: int) -> None:
+    def _write(self, began_ns: int) -> None:
         if self._page is not None:
-            write_record(self._page, Record(call_id, time.monotonic_ns(), self._finished))
+            write_record(self._page, Record(self._call_id, began_ns, self._finished))

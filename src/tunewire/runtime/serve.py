@@ -77,9 +77,9 @@ def _serve_calls(channel: Channel, recorder: Recorder) -> None:
             continue  # for a call that is over
         if not isinstance(message, Call):
             raise WireError(reason=f"Call expected, {type(message).__name__} came")
-        recorder.begin(frame.call_id)
-        reply = executor.execute(frame, message, _announcer(channel, frame.call_id))
-        recorder.finish(frame.call_id)
+        recorder.read(frame.call_id)
+        reply = executor.execute(frame, message, _announcer(channel, frame.call_id), recorder.begin)
+        recorder.finish()
         channel.write(reply)
 
 

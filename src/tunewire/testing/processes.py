@@ -380,6 +380,9 @@ class FakeProcess(ChildProcess):
             self.signals.append(signal.SIGKILL)
             self._end(-signal.SIGKILL)
 
+    def _seconds_since(self, began_ns: int) -> float:
+        return asyncio.get_running_loop().time() - began_ns / 1e9
+
     def recorded(self) -> Record | None:
         """What its flight recorder says, if it has one."""
         return self._program.record if self.script.has_recorder else None
@@ -476,7 +479,9 @@ class _Program:
         await self._say(reply, is_reply=True)
 
     def _note(self, call_id: int) -> None:
-        began_ns = int(asyncio.get_running_loop().time() * 1e9)
+        began_ns = max(
+            1, int(asyncio.get_running_loop().time() * 1e9)
+        )  # 0 would say that it is being unpickled
         self.record = Record(call_id, began_ns, self._finished)
 
     def _announcer(self, call_id: int) -> Callable[[str], None]:

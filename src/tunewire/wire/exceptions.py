@@ -329,7 +329,18 @@ def _rebuild(data: ExceptionData, *, trusted: bool, depth: int) -> Exception:
         where.__cause__ = cause
         cause = where
     _attach(error, data.notes[:_MAX_MEMBERS], cause)
+    if isinstance(error, BaseExceptionGroup) and depth < _MAX_CHAIN:
+        _complete_members(error, data, depth)
     return error
+
+
+def _complete_members(group: BaseExceptionGroup[BaseException], data: ExceptionData, depth: int) -> None:
+    """A pickle keeps the members of a group, and not what they were raised from."""
+    for member, described in zip(_members_of(group), data.members, strict=False):
+        if isinstance(member, Exception) and member.__cause__ is None and described.cause is not None:
+            _attach(member, described.notes, _rebuild(described.cause, trusted=False, depth=depth + 1))
+        if isinstance(member, BaseExceptionGroup) and depth < _MAX_CHAIN:
+            _complete_members(member, described, depth + 1)
 
 
 def _attach(error: Exception, notes: tuple[str, ...], cause: BaseException | None) -> None:

@@ -1,12 +1,11 @@
 """The layout of the flight recorder: a page of memory that a child writes and its parent reads.
 
-The parent makes it (a memory file of fixed size, sealed) and reads it only when a process is lost, to learn whether the
-call in hand had begun. The child writes the call's number and the time before the call begins, and the count of those
-that it finished. It is a hint and no more: a child can write what it likes.
+The parent makes it (a memory file of fixed size, sealed) and reads it only at a deadline or when a process is lost, to
+learn whether and when the call in hand had begun. It is a hint and no more: a child can write what it likes.
 
     offset size  field
-         0    8  number of the call that began last
-         8    8  when, by the monotonic clock, in nanoseconds
+         0    8  number of the call that was read last
+         8    8  when its callable began, by the monotonic clock, in nanoseconds; 0 while it is being unpickled
         16    8  how many calls have finished
 """
 

@@ -260,7 +260,13 @@ class WorkerDriver:
         if turns:
             self._loop.call_soon(self._give_reply_a_turn, turns - 1, timer)
         else:
-            self._post(DeadlineReached(timer, self._loop.time()))
+            self._post(DeadlineReached(timer, self._loop.time(), self._began()))
+
+    def _began(self) -> float | None:
+        """When the callable of the call in hand began, as its process says: see DeadlineReached."""
+        if self._process is None or self._call is None:
+            return None
+        return self._process.began(self._call.id, self._loop.time())
 
     def _begin_life(self) -> None:
         self._loss = None

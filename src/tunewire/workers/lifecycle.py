@@ -22,6 +22,9 @@ Rules that the rows below keep:
   given up still holds its worker, and with it its device. An idle process that is lost withdraws it.
 * A deadline carries the number of the timer that it belongs to. One that was replaced or disarmed, and whose event
   was already on its way, is recognised and does nothing.
+* A limit counts from the moment at which the callable begins. The timer is armed when the call is sent; if the flight
+  recorder then says that the callable began later, or that it is still being unpickled (its module imported), the timer
+  is armed again, but never by more than a start may take: what says so is written by the child.
 * A call that fails before it began (start, initializer) costs itself alone: the next one starts a new process. A call
   that was sent to a process and is known not to have begun when that was lost is given back to be sent again, and so is
   one that its caller marked idempotent, a bounded number of times: what says "not begun" is written by the child.
@@ -29,6 +32,7 @@ Rules that the rows below keep:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from enum import Enum, auto
 from typing import Final, TypeAlias
@@ -106,10 +110,12 @@ class PhaseEntered(msgspec.Struct, frozen=True):
 
 
 class DeadlineReached(msgspec.Struct, frozen=True):
-    """Timer number `timer` fired."""
+    """Timer number `timer` fired. `began`: when the callable of the call in hand began, as the flight recorder says;
+    infinite if it says that it is still being unpickled; None if it says nothing of this call."""
 
     timer: int
     now: float
+    began: float | None = None
 
 
 class Cancelled(msgspec.Struct, frozen=True):
@@ -241,6 +247,12 @@ Action: TypeAlias = (
 )
 
 
+#: A callable always begins a little after its call was sent; that much is not worth another timer.
+_LEAST_CORRECTION: Final = 1e-3
+#: What a start without a limit may take, where one must be assumed.
+_LONGEST_LOADING: Final = 60.0
+
+
 class Lifecycle:
     """The state of one worker, and the table.
 
@@ -260,6 +272,7 @@ class Lifecycle:
         self.phase = "start"
         self._limit: float | None = None
         self._timer = 0
+        self._sent = 0.0
 
     @property
     def is_free(self) -> bool:
@@ -275,6 +288,23 @@ class Lifecycle:
         self.phase = phase
         self._limit = limits.of(phase)
         return self._arm(None if self._limit is None else now + self._limit)
+
+    def _send(self, call: CallInfo, now: float) -> list[Action]:
+        self.state = State.BUSY
+        self._sent = now
+        return [Send(call.id), self._enter(call.phase, call.limits, now)]
+
+    def _later_deadline(self, event: DeadlineReached) -> float | None:
+        """When the limit is really reached, if the callable began later than its call was sent."""
+        assert self.call is not None
+        if event.began is None or self._limit is None or self.phase != self.call.phase:
+            return None
+        start = self.call.limits.start
+        latest = self._sent + (_LONGEST_LOADING if start is None else start) + self._limit
+        # While it is unpickled, look again after each limit's time: it may begin at any moment.
+        due = min(event.now if event.began == math.inf else event.began, event.now) + self._limit
+        due = min(due, latest)
+        return due if due > event.now + _LEAST_CORRECTION else None
 
     def _arm(self, at: float | None) -> Arm:
         self._timer += 1
@@ -324,8 +354,8 @@ def _assign_cold(worker: Lifecycle, event: Assign) -> list[Action]:
 
 
 def _assign_warm(worker: Lifecycle, event: Assign) -> list[Action]:
-    worker.state, worker.call = State.BUSY, event.call
-    return [Send(event.call.id), worker._enter(event.call.phase, event.call.limits, event.now)]
+    worker.call = event.call
+    return worker._send(event.call, event.now)
 
 
 def _started(worker: Lifecycle, event: Started) -> list[Action]:
@@ -337,8 +367,7 @@ def _started(worker: Lifecycle, event: Started) -> list[Action]:
 
 def _initialised(worker: Lifecycle, event: Initialised) -> list[Action]:
     assert worker.call is not None
-    worker.state = State.BUSY
-    return [Send(worker.call.id), worker._enter(worker.call.phase, worker.call.limits, event.now)]
+    return worker._send(worker.call, event.now)
 
 
 def _replied(worker: Lifecycle, event: Replied) -> list[Action]:
@@ -362,7 +391,10 @@ def _deadline_before(worker: Lifecycle, event: DeadlineReached) -> list[Action]:
 
 
 def _deadline(worker: Lifecycle, event: DeadlineReached) -> list[Action]:
-    return [] if event.timer != worker._timer else worker._give_up(Verdict.TIMEOUT, event.now)
+    if event.timer != worker._timer:
+        return []
+    later = worker._later_deadline(event)
+    return worker._give_up(Verdict.TIMEOUT, event.now) if later is None else [worker._arm(later)]
 
 
 def _cancelled_before(worker: Lifecycle, event: Cancelled) -> list[Action]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 import msgspec
 
 from tunewire.endpoints.process import ChildProcess, python_command
-from tunewire.errors import EndpointClosed, TruncatedFrame, WireError
+from tunewire.errors import CallTimeout, EndpointClosed, TruncatedFrame, WireError
 from tunewire.wire.codecs import Codec
 from tunewire.wire.exceptions import add_note, rebuild
 from tunewire.wire.frames import DEFAULT_MAX_FRAME_BYTES, Frame
@@ -82,13 +83,13 @@ async def greet(process: ChildProcess, spec: WorkerSpec) -> int:
 
 
 async def make_spare(process: ChildProcess, spec: WorkerSpec, limits: Limits) -> StartedProcess:
-    """Bring a spawned process as far as a spare may go. StartError, TimeoutError, or what the initializer raised."""
-    async with asyncio.timeout(limits.start):
+    """Bring a spawned process as far as a spare may go. StartError, CallTimeout, or what the initializer raised."""
+    async with _within("start", limits.start):
         pid = await greet(process, spec)
     if spec.initializer is None or not spec.initialises_spares:
         return StartedProcess(process, pid, spec.initializer is None)
     process.connection.write_now(*spec.initializer)
-    async with asyncio.timeout(limits.init):
+    async with _within("init", limits.init):
         try:
             error = initializer_error(await process.connection.read_frame(), spec)
         except (EndpointClosed, TruncatedFrame):
@@ -96,6 +97,16 @@ async def make_spare(process: ChildProcess, spec: WorkerSpec, limits: Limits) ->
     if error is not None:
         raise error
     return StartedProcess(process, pid, True)
+
+
+@asynccontextmanager
+async def _within(phase: str, limit: float | None) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(limit):
+            yield
+    except TimeoutError as error:
+        assert limit is not None
+        raise CallTimeout(phase=phase, limit=limit, callable_name="a spare") from error
 
 
 def initializer_error(frame: Frame, spec: WorkerSpec) -> Exception | None:
