@@ -309,3 +309,31 @@ async def test_whatever_is_awaitable_is_awaited():
 
     async with Worker() as worker:
         assert await worker.call(Later) == "awaited"
+
+
+async def test_the_memory_of_a_tree_is_looked_at_ten_times_a_second_and_not_more(monkeypatch):
+    from tunewire.workers import driver
+
+    looks = 0
+
+    def look(pid):
+        nonlocal looks
+        looks += 1
+        return 0
+
+    monkeypatch.setattr(driver, "tree_bytes", look)
+    async with Worker(recycle=Recycle(tree_bytes=1 << 40)) as worker:
+        await worker.call(nap, 0)
+        looks = 0
+        for i in range(100):
+            await worker.call(add, i)
+        assert 100 <= looks <= 110, "once after each, and hardly ever within one"
+        looks = 0
+        await worker.call(nap, 0.55)
+    assert looks <= 7
+
+
+def nap(seconds):
+    import time
+
+    time.sleep(seconds)

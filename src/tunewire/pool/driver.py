@@ -134,6 +134,8 @@ class Pool(BaseCaller):
     ) -> None:
         if (size is None) == (devices is None):
             raise TypeError("a pool is made with a number of workers or with devices=, one of the two")
+        if size is not None and (not isinstance(size, int) or isinstance(size, bool)):
+            raise TypeError(f"a pool is made with a number of workers, not {size!r}")
         if size is not None and size < 1:
             raise ValueError(f"a pool has at least one worker, not {size}")
         if devices is not None and devices != "auto" and not devices:

@@ -58,6 +58,10 @@ class LeasedWorker(BaseCaller):
         """The process that serves now; None while there is none."""
         return self._worker.pid
 
+    def __repr__(self) -> str:
+        ended = ", ended" if self._ended else ""
+        return f"<LeasedWorker pid={self.pid} on {self.device}{ended}>"
+
     async def _run(
         self,
         function: Callable[..., Any],

@@ -288,11 +288,15 @@ class WorkerDriver:
         if self.spec.recycle.tree_bytes is not None:
             self._memory_timer = self._loop.call_later(_MEMORY_INTERVAL, self._look_at_memory)
 
+    def _stop_looking_at_memory(self) -> None:
+        if self._memory_timer is not None:
+            self._memory_timer.cancel()
+            self._memory_timer = None
+
     def _look_at_memory(self) -> None:
         """Ten times a second while a call runs: reading two files of /proc for each process of the tree."""
         self._memory_timer = None
-        if self.state is not State.BUSY or self._process is None:
-            return
+        assert self._process is not None
         used = tree_bytes(self._process.pid)
         limit = self.spec.recycle.tree_bytes
         assert limit is not None
@@ -311,6 +315,7 @@ class WorkerDriver:
     def _return_call(self) -> None:
         call = self._call
         assert call is not None
+        self._stop_looking_at_memory()
         self._note("returned", "it is sent again")
         self._call = self._sent_at = None
         call.count_repeat()
@@ -333,6 +338,7 @@ class WorkerDriver:
             stdout, stderr = self._process.stdout.take(), self._process.stderr.take()
         if self._sent_at is not None:
             seconds = self._loop.time() - self._sent_at
+        self._stop_looking_at_memory()
         self._note("outcome", kind)
         self._call = self._reply = self._sent_at = None
         if kind is not OutcomeKind.COMPLETED and not self._end_reason:
