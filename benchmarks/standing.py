@@ -43,9 +43,9 @@ class Standing:
         """As of now."""
         return cls(
             processes=frozenset(_processes()),
-            threads=frozenset(map(int, os.listdir("/proc/self/task"))),
+            threads=frozenset(int(task.name) for task in Path("/proc/self/task").iterdir()),
             descriptors=Counter(_descriptors()),
-            shared_memory=frozenset(os.listdir(_SHARED)) if _SHARED.exists() else frozenset(),
+            shared_memory=frozenset(path.name for path in _SHARED.glob("*")),
             memory_files=Path("/proc/self/maps").read_text().count("/memfd:"),
         )
 
@@ -91,14 +91,14 @@ def _processes() -> Iterator[int]:
 
 
 def _descriptors() -> Iterator[str]:
-    for name in os.listdir("/proc/self/fd"):
-        with suppress(FileNotFoundError):  # the descriptor that listed the folder
-            yield re.sub(r"\d+", "N", os.readlink(f"/proc/self/fd/{name}"))
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the one that listed the folder
+            yield re.sub(r"\d+", "N", str(descriptor.readlink()))
 
 
 def _of_others(segments: frozenset[str]) -> frozenset[str]:
     """Those of the segments that a running process other than this one has mapped."""
-    held = set()
+    held: set[str] = set()
     for folder in Path("/proc").glob("[0-9]*") if segments else ():
         if folder.name != str(os.getpid()):
             with suppress(OSError):

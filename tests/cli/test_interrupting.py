@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -135,3 +136,51 @@ def test_a_file_that_is_interrupted_while_it_loads_is_exit_code_130(tmp_path: Pa
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 130
     assert done.stderr == "tunewire: interrupted\n"
+
+
+BUSY = """
+import time
+from tunewire.bench import Array, RawKernel
+from tunewire.tune import Space, Tunable
+
+NAMES = [f"P{i}" for i in range(10)]
+SOURCE = "kernel void f(global int *y) { y[get_global_id(0)] = " + " + ".join(NAMES) + "; }"
+
+def slow(configuration):
+    # Nothing but the first configuration is allowed: whoever asks for the next one walks 8^10 combinations.
+    return all(value == 0 for value in configuration.values())
+
+large = Tunable(
+    RawKernel(SOURCE, "f", args=[Array(64, "int32", output=True)], block=64),
+    Space({name: list(range(8)) for name in NAMES}, restrictions=[slow]),
+)
+"""
+
+
+@pytest.mark.parametrize("strategy", ["exhaustive", "random"])
+@pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_it_ends_while_a_large_space_is_walked_and_keeps_what_it_has(
+    tmp_path: Path, which: signal.Signals, strategy: str
+) -> None:
+    (tmp_path / "busy.py").write_text(BUSY)
+    output = tmp_path / "out.json"
+    with running(
+        "tune", str(tmp_path / "busy.py"), "--strategy", strategy, "--output", str(output)
+    ) as process:
+        assert process.stderr is not None
+        told = process.stderr.readline()
+        assert "at most 1,073,741,824 configurations" in told
+        # From here on only the walk through the space uses this much of a processor.
+        busy = psutil.Process(process.pid)
+        begun = busy.cpu_times().user
+        while busy.cpu_times().user < begun + 1.0:
+            assert process.poll() is None
+            time.sleep(0.01)
+        children = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(which)
+        _, told = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 128 + which
+    assert f"ended by {which.name} after 1 of 1,073,741,824 configurations, 1 of them measured" in told
+    assert len(TuningResult.load(output).trials) == 1
+    psutil.wait_procs(children, timeout=PATIENCE_S)
+    assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -279,3 +281,23 @@ def test_another_file_is_refused_with_the_reason(tmp_path: Path, old: str, new: 
     with pytest.raises(DecodeError, match=r"tuning\.json") as caught:
         TuningResult.load(path)
     assert reason in str(caught.value)
+
+
+def test_saving_follows_links_keeps_modes_and_writes_into_what_is_no_file(tmp_path: Path) -> None:
+    saved = full_result()
+    target = tmp_path / "target.json"
+    target.write_text("{}")
+    target.chmod(0o600)
+    link = tmp_path / "link.json"
+    link.symlink_to(target)
+    saved.save(link)
+    assert link.is_symlink()
+    assert TuningResult.load(target) == saved
+    assert target.stat().st_mode & 0o777 == 0o600
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor() as threads:
+        read = threads.submit(pipe.read_bytes)
+        saved.save(pipe)
+        assert read.result(timeout=60) == saved.to_json()
+    assert pipe.is_fifo()

@@ -62,6 +62,7 @@ class MadeUpPool(Worker):
         super().__init__(self, "none")
         self.behaviour = behaviour
         self.devices = devices
+        self.limits = Limits()
         self.begun: list[tuple[str, int]] = []
         self.cancelled: list[int] = []
         self.options: list[dict[str, Any]] = []

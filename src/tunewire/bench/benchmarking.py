@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from tunewire.bench.kernel import RawKernel
 from tunewire.bench.measurement import Measurement
 from tunewire.bench.procedure import Plan
@@ -43,10 +45,10 @@ async def benchmark(
     defines alone if it was not bound before. Without `device`, the pool's first device that fits is taken,
     else "opencl:0", "cuda:0" or "cpu".
 
-    `timeout` limits the check (inputs, reference, first launch, comparison) and the sampling, each, in
-    seconds; with `limits` given as well, it replaces `limits.run` only. Building has `limits.compile`, 60 s
-    by default. `warmup` launches come before `samples` samples. `check=False` leaves the comparison with the
-    kernel's reference out.
+    `timeout` limits the check (inputs, reference, first launch, comparison) and the sampling, each, in seconds, in place
+    of the pool's limits for them; with `limits` given as well, it replaces `limits.run` only. Building has
+    `limits.compile`, 60 s by default. `warmup` launches come before `samples` samples. `check=False` leaves the
+    comparison with the kernel's reference out.
 
     Cancelling ends the measurement, and with it the worker's process; the device is free when that is gone.
 
@@ -106,6 +108,8 @@ async def benchmark_outcome(
     >>> outcome.kind.value, type(outcome.error).__name__
     ('error', 'ValueError')
     """
+    if not isinstance(candidate, RawKernel) and not callable(candidate):
+        raise TypeError(f"a kernel or a callable is measured, not {type(candidate).__name__}")
     plan = Plan(warmup=warmup, samples=samples, check=check)
     chosen = choose_device(candidate, pool.devices) if device is None else device
     name = candidate.title if isinstance(candidate, RawKernel) else callable_title(candidate)
@@ -119,8 +123,7 @@ async def benchmark_outcome(
     async with pool.lease(chosen) as worker:
         return await worker.run(
             *call,
-            limits=_limits(timeout, limits),
-            timeout=timeout,
+            limits=_limits(timeout, limits, pool.limits),
             result_type=Measurement,
             phase="compile",
             name=name,
@@ -146,7 +149,9 @@ def choose_device(candidate: RawKernel | Callable[..., Any], devices: Sequence[s
     return f"{kinds[0]}:0" if isinstance(candidate, RawKernel) else "cpu"
 
 
-def _limits(timeout: float | None, limits: Limits | None) -> Limits | None:
-    if limits is None and timeout is not None:
-        return Limits(check=timeout, run=timeout)
-    return limits
+def _limits(timeout: float | None, limits: Limits | None, pools: Limits) -> Limits:
+    if timeout is None:
+        return limits or pools
+    if limits is not None:
+        return msgspec.structs.replace(limits, run=timeout)
+    return msgspec.structs.replace(pools, check=timeout, run=timeout)

@@ -22,6 +22,7 @@ from tunewire.errors import (
     TunewireError,
 )
 from tunewire.version import __version__
+from tunewire.workers.limits import MAX_SECONDS
 
 __all__ = ["run"]
 
@@ -48,7 +49,7 @@ Timeout = Annotated[
     float,
     Parameter(
         help="Seconds for a configuration's check, and again for its measurement; the file's, or 10.",
-        validator=Number(gt=0),
+        validator=Number(gt=0, lte=MAX_SECONDS),
     ),
 ]
 Json = Annotated[
@@ -129,6 +130,23 @@ def devices_command(*, json: Json = False) -> int:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; its exit code."""
+    if sys.stdout is None:  # it was closed by whoever started this
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - it stays open to the end
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()  # here, where what fails can be told, and not at the interpreter's end
+    except BrokenPipeError:
+        # Whoever read our stdout has gone; the interpreter must not try to flush it at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return NOTHING
+    except OSError as error:
+        complain(f"stdout: {error}")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return NOTHING
+    return code
+
+
+def _run(arguments: Sequence[str]) -> int:
     try:
         code = app(list(arguments), exit_on_error=False, print_error=False, result_action="return_value")
     except (CycloptsError, BadInput) as error:
@@ -143,8 +161,4 @@ def run(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         complain("interrupted")
         return 130
-    except BrokenPipeError:
-        # Whoever read our stdout has gone; the interpreter must not try to flush it at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return NOTHING
     return code if isinstance(code, int) else OK

@@ -55,6 +55,9 @@ def check_writable(option: str, path: Path | None) -> None:
     """BadInput where a file could not be written there; asked before hours of work, not after."""
     if path is None:
         return
+    path = path.resolve()
+    if path.exists() and not path.is_file() and not path.is_dir():
+        return  # a pipe or a device is written to as it is
     folder = path.parent
     if not folder.is_dir():
         raise BadInput(f"{option}: there is no folder {str(folder)!r}")

@@ -59,7 +59,9 @@ def _ranking(result: TuningResult, top: int) -> Table:
     rates = [(title, read) for title, read in _RATES if any(read(_measured(trial)) for trial in shown)]
     table.add_column("#", justify="right", style="dim")
     for parameter in result.space.parameters:
-        table.add_column(Text(printable(parameter.name)), justify="right", overflow="fold")
+        # A name may be broken where a terminal is narrow; a value never, since half a number is another number.
+        longest = max(len(printable(str(value))) for value in parameter.values)
+        table.add_column(Text(printable(parameter.name)), justify="right", overflow="fold", min_width=longest)
     for title in ("median", "spread", *(title for title, _ in rates)):
         table.add_column(title, justify="right", no_wrap=True)
     for place, trial in enumerate(shown, 1):
@@ -144,7 +146,7 @@ def _gain(result: TuningResult) -> RenderableType:
     if not gain.can_tell:
         told = f"Whether the best is faster than the first cannot be told: {gain.ratio:.2f} ({interval}) times as fast."
         return Group(Text(told), _side_by_side(best, first))
-    told = f"The best is {gain.ratio:.2f} times as fast as the first ({interval}, 95 % confidence)."
+    told = f"The best is {gain.ratio:.2f} times as fast as the first ({interval}, 95 % confidence within this run)."
     return Group(Text(told, style="bold green"), _side_by_side(best, first))
 
 

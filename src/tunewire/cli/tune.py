@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
-from tunewire.cli.exits import NOTHING, OK, complain, note
+from tunewire.cli.exits import NOTHING, OK, BadInput, complain, note
 from tunewire.cli.files import load_tunable
-from tunewire.cli.interrupt import Interruptible
+from tunewire.cli.interrupt import Interruptible, run_interruptibly
 from tunewire.cli.output import check_writable, error_console, print_json, print_report, save_picture
 from tunewire.cli.progress import progress_on
 from tunewire.cli.tables import tuning_report
@@ -39,19 +38,31 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 class _Session:
     """How far the command came: what is told after it, however it ended."""
 
-    target: Target | None = None
-    tuning: Tuning | None = None
-    signal: signal.Signals | None = None
-    error: Exception | None = None
+    def __init__(self) -> None:
+        self.interruptible = Interruptible()
+        self.target: Target | None = None
+        self.tuning: Tuning | None = None
+        self.error: Exception | None = None
+
+    @property
+    def signal(self) -> signal.Signals | None:
+        """What ended it early."""
+        return self.interruptible.signal
 
 
 def run(file: str, options: Options) -> int:
     """Search, print, save; the exit code."""
     check_writable("--output", options.output)
     check_writable("--svg", options.svg)
+    if (
+        options.output is not None
+        and options.svg is not None
+        and options.output.resolve() == options.svg.resolve()
+    ):
+        raise BadInput("--output and --svg name the same file")
     tunable = load_tunable(file)
     session = _Session()
-    asyncio.run(_search(tunable, options, session))
+    run_interruptibly(_search(tunable, options, session), session.interruptible)
     if session.error is not None and (session.tuning is None or not session.tuning.trials):
         raise session.error
     if session.target is None or session.tuning is None:
@@ -70,7 +81,7 @@ def run(file: str, options: Options) -> int:
 
 
 async def _search(tunable: Tunable, options: Options, session: _Session) -> None:
-    with Interruptible() as interruptible:
+    with session.interruptible:
         try:
             session.target = await find_target(tunable.kernels, options.devices)
             async with Pool(devices=session.target.ids, results="msgspec", spares=1) as pool:
@@ -87,21 +98,24 @@ async def _search(tunable: Tunable, options: Options, session: _Session) -> None
                 await _follow(session.tuning, session.target)
         except Exception as error:  # noqa: BLE001 - raised again when what was measured has been saved
             session.error = error
-    session.signal = interruptible.signal
 
 
 async def _follow(tuning: Tuning, target: Target) -> None:
     console = error_console()
-    console.print(f"tuning {target}: {tuning.total} configurations", soft_wrap=True)
+    console.print(f"tuning {target}: {_counted(tuning)} configurations", soft_wrap=True)
     async with tuning as trials:
         with progress_on(console, tuning) as progress:
             async for trial in trials:
                 progress.show(trial)
 
 
+def _counted(tuning: Tuning) -> str:
+    return f"{tuning.total:,}" if tuning.total_is_exact else f"at most {tuning.total:,}"
+
+
 def _interruption(which: signal.Signals, result: TuningResult, total: int) -> str:
     tried, measured = len(result.trials), len(result.ranking)
-    return f"ended by {which.name} after {tried} of {total} configurations, {measured} of them measured"
+    return f"ended by {which.name} after {tried} of {total:,} configurations, {measured} of them measured"
 
 
 def _tell(result: TuningResult, options: Options, target: Target, file: str) -> bool:

@@ -10,6 +10,7 @@ import hashlib
 import os
 import platform
 import secrets
+import shutil
 from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
@@ -209,15 +210,21 @@ class TuningResult(msgspec.Struct, frozen=True, kw_only=True):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it as JSON. Whoever reads `path`, at whatever moment, finds the old file or the whole new one.
 
-        OSError where the folder is missing or cannot be written to.
+        A link is followed, and a file keeps its mode. What is no file (a pipe, a device) is written to as it is.
+        OSError where that cannot be done.
         """
-        path = Path(path)
+        path = Path(path).resolve()
+        if path.exists() and not path.is_file():
+            path.write_bytes(self.to_json())
+            return
         part = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
         try:
             with part.open("xb") as file:
                 file.write(self.to_json())
                 file.flush()
                 os.fsync(file.fileno())
+            if path.exists():
+                shutil.copymode(path, part)
             part.replace(path)
         except BaseException:
             part.unlink(missing_ok=True)

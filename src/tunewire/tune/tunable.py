@@ -10,6 +10,7 @@ from tunewire.bench.kernel import Language
 from tunewire.errors import InvalidKernel
 from tunewire.tune.configuration import Configuration
 from tunewire.tune.space import Space
+from tunewire.workers.limits import check_seconds
 
 __all__ = ["Tunable", "check_parameters"]
 
@@ -40,6 +41,11 @@ class Tunable:
         timeout: float | None = None,
     ) -> None:
         self.kernels = (kernel,) if isinstance(kernel, RawKernel) else tuple(kernel)
+        if not all(isinstance(each, RawKernel) for each in self.kernels):
+            raise TypeError("a tunable is made of a RawKernel, or one for each language")
+        if not isinstance(space, Space):
+            raise TypeError(f"the space is a tunewire.tune.Space, not {type(space).__name__}: Space({{...}})")
+        check_seconds("timeout", timeout)
         self.space = space
         self.default: Configuration = space.first if default is None else space.validate(default)
         self.timeout = timeout

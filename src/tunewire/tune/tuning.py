@@ -17,7 +17,6 @@ pool was closed, a device or library is missing, the strategy or a restriction r
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from types import MappingProxyType, TracebackType
@@ -50,6 +49,8 @@ __all__ = ["DEFAULT_TIMEOUT", "Tuning", "tune"]
 
 #: Seconds for the check, and again for the measurement, of a configuration where the caller names no limit. An
 #: endless kernel is a normal thing to meet in a search, so "no limit" is not the default here.
+#: Combinations, before restrictions, up to which a space is counted.
+_COUNTED = 20_000
 DEFAULT_TIMEOUT = 10.0
 
 
@@ -94,6 +95,10 @@ def tune(
     >>> asyncio.run(main())
     (True, 3)
     """
+    if not isinstance(kernel, RawKernel):
+        raise TypeError(f"tune is for a RawKernel, not {type(kernel).__name__}")
+    if not isinstance(space, Space):
+        raise TypeError(f"the space is a tunewire.tune.Space, not {type(space).__name__}: Space({{...}})")
     check_parameters(kernel, space)
     if max_trials is not None and max_trials < 1:
         raise ValueError(f"max_trials is at least 1, not {max_trials}")
@@ -159,6 +164,8 @@ class Tuning:
         self._limits = limits
         self._search = Search(space, strategy, default=default, max_trials=record.max_trials)
         self._running: dict[str, Configuration] = {}
+        # Counting walks the space, on the event loop: a large one is not counted.
+        self._count = len(space) if space.combinations <= _COUNTED else None
         self._read = 0
         self._host: asyncio.Task[None] | None = None
         self._left = False
@@ -193,9 +200,16 @@ class Tuning:
 
     @property
     def total(self) -> int:
-        """How many trials there will be, at most. (The space is counted for it, up to `max_trials`.)"""
+        """How many trials there will be, at most. Exact where the space is small enough to be counted at once, see
+        `total_is_exact`; else restrictions are not counted in."""
+        count = self._count if self._count is not None else self._space.combinations
         most = self._record.max_trials
-        return len(self._space) if most is None else sum(1 for _ in itertools.islice(self._space, most))
+        return count if most is None else min(count, most)
+
+    @property
+    def total_is_exact(self) -> bool:
+        """Whether `total` is the number itself and not only a bound of it."""
+        return self._count is not None
 
     @property
     def complete(self) -> bool:
@@ -309,7 +323,8 @@ class Tuning:
         finally:
             del self._running[device]
         failure = None if outcome.ok else failure_of(outcome)
-        if not outcome.ok and (failure is None or isinstance(outcome.error, MissingExtra | NoSuchDevice)):
+        says_nothing = not outcome.began or isinstance(outcome.error, MissingExtra | NoSuchDevice)
+        if not outcome.ok and (failure is None or says_nothing):
             outcome.unwrap()
         self._search.end(
             configuration,

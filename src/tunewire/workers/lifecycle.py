@@ -247,8 +247,8 @@ Action: TypeAlias = (
 )
 
 
-#: A callable always begins a little after its call was sent; that much is not worth another timer.
-_LEAST_CORRECTION: Final = 1e-3
+#: Below what a clock tells apart.
+_LEAST_CORRECTION: Final = 1e-6
 #: What a start without a limit may take, where one must be assumed.
 _LONGEST_LOADING: Final = 60.0
 
