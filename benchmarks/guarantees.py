@@ -356,8 +356,8 @@ median if only the median is.
 
 **A deadline** is the moment at which the callable began, by the clock of its own first line, plus its limit of {limit:g} s.
 Each callable has forked a process into a session of its own before it hangs. The ladder is the default one: SIGTERM,
-then SIGKILL after 20 ms. *Holds the GIL* is `ctypes.PyDLL(None).sleep`. A figure below zero is an outcome before that
-deadline: the timer runs from the sending, and is not moved where the callable would be cut short by less than 1 ms.
+then SIGKILL after 20 ms. *Holds the GIL* is `ctypes.PyDLL(None).sleep`. The timer runs from the
+sending, and is moved when the flight recorder says that the callable began later.
 
 **Gone** means that the guard, the worker and that further process have ended and been reaped: a thread waits on their
 pidfds, and then looks every {resolution:g} ms until none of the pids exists. **Usable** is when `pool.settled()` returns:
