@@ -109,7 +109,9 @@ def test_the_ranking_shows_the_fastest_first_and_says_how_many_more_there_are() 
     assert ["1", "16", "1.000", "ms", "0.0", "%", "2.000"] in lines
     assert ["2", "8", "8.000", "ms", "0.0", "%", "0.250"] in lines
     assert "and 1 slower" in text
-    assert "The best is 8.00 times as fast as the first (8.00 to 8.00, 95 % confidence)." in text
+    assert (
+        "The best is 8.00 times as fast as the first (8.00 to 8.00, 95 % confidence within this run)." in text
+    )
 
 
 def test_a_search_that_was_left_says_so() -> None:

@@ -433,7 +433,6 @@ async def test_a_search_has_a_limit_even_where_none_was_named(
     async with tune(KERNEL, SPACE, pool=pool, max_trials=1, **options) as run:
         await anext(run)
     timeout, limits = expected
-    assert pool.options[0]["timeout"] == timeout
     assert pool.options[0]["limits"] == (limits or Limits(check=timeout, run=timeout))
 
 

@@ -6,6 +6,7 @@ import subprocess
 import pytest
 
 from tunewire import Ladder, Limits, Recycle
+from tunewire.workers.limits import with_run
 from tunewire.workers.recycle import tree_bytes
 
 
@@ -25,6 +26,10 @@ def test_a_number_of_seconds_that_no_clock_reaches_is_refused(make, wrong):
 def test_what_is_no_number_of_seconds_is_refused(make, wrong):
     with pytest.raises(TypeError, match="number of seconds"):
         make(wrong)
+
+
+def test_limits_with_another_limit_for_run_keep_the_others():
+    assert with_run(Limits(check=3.0, run=1.0), 2.0) == Limits(check=3.0, run=2.0)
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, "2"])

@@ -164,8 +164,6 @@ class Tuning:
         self._limits = limits
         self._search = Search(space, strategy, default=default, max_trials=record.max_trials)
         self._running: dict[str, Configuration] = {}
-        # Counting walks the space, on the event loop: a large one is not counted.
-        self._count = len(space) if space.combinations <= _COUNTED else None
         self._read = 0
         self._host: asyncio.Task[None] | None = None
         self._left = False
@@ -202,14 +200,15 @@ class Tuning:
     def total(self) -> int:
         """How many trials there will be, at most. Exact where the space is small enough to be counted at once, see
         `total_is_exact`; else restrictions are not counted in."""
-        count = self._count if self._count is not None else self._space.combinations
+        # Counting walks the space, on the event loop: a large one is not counted.
+        count = len(self._space) if self.total_is_exact else self._space.combinations
         most = self._record.max_trials
         return count if most is None else min(count, most)
 
     @property
     def total_is_exact(self) -> bool:
         """Whether `total` is the number itself and not only a bound of it."""
-        return self._count is not None
+        return self._space.combinations <= _COUNTED
 
     @property
     def complete(self) -> bool:
