@@ -21,13 +21,14 @@ SOURCE = Path(errors.__file__).parent
 DOOR = "__init__"
 """What `import tunewire` loads: the public door. It opens onto every floor; no floor goes through it."""
 
-GROUND = frozenset({"errors", "version"})
+GROUND = frozenset({"errors", "lazy", "version"})
 """What every floor stands on."""
 
 # A row names a package or module directly under tunewire, and what it may import besides itself and the
 # ground. "pool.protocol" permits that one module of pool alone, so that another can stand in a pool's place.
 ALLOWED: Mapping[str, frozenset[str]] = {
     "errors": frozenset(),
+    "lazy": frozenset(),
     "version": frozenset(),
     "wire": frozenset(),
     "runtime": frozenset({"wire"}),  # runs in the child, where each module that is loaded delays a start

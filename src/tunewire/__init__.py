@@ -14,11 +14,10 @@ which imports `tunewire.runtime`, does not pay for asyncio, and a program that o
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
+from tunewire.lazy import attach
 from tunewire.version import __version__
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from tunewire.bench import Array as Array
     from tunewire.bench import CFunction as CFunction
@@ -77,16 +76,4 @@ _HOMES = {
 }
 
 __all__ = ["__version__", *_HOMES]
-
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"tunewire.{home}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = attach(__name__, _HOMES)

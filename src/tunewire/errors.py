@@ -38,7 +38,7 @@ from typing import Any, ClassVar
 
 #: Control characters but tab and newline, and the format characters that turn the direction of text round: what a
 #: terminal would obey.
-_STEERING_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_STEERING_CHARACTERS = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
 
 
 def printable(text: str) -> str:
@@ -47,7 +47,7 @@ def printable(text: str) -> str:
     >>> print(printable("\x1b[31mred"))
     \x1b[31mred
     """
-    return _STEERING_CHARACTERS.sub(lambda found: ascii(found[0])[1:-1], text)
+    return re.sub(_STEERING_CHARACTERS, lambda found: ascii(found[0])[1:-1], text)
 
 
 def encodable(text: str) -> str:

@@ -66,6 +66,22 @@ async def test_a_process_may_handle_sigterm_before_it_is_killed(tmp_path):
         assert await worker.call(add, 1) == 1
 
 
+@pytest.mark.parametrize("how", ["ignores it", "is stopped"])
+async def test_whoever_is_deaf_to_sigterm_is_given_no_time_for_it(how):
+    def turn_deaf(how):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if how == "is stopped":
+            signal.signal(signal.SIGTERM, lambda *_: None)
+            os.kill(os.getpid(), signal.SIGSTOP)
+        sleep_for_ever()
+
+    # A grace that outlasts the test: only who does not wait it out passes.
+    async with Worker(ladder=Ladder(terminate=10_000.0)) as worker:
+        await worker.call(add, 1)
+        assert (await worker.run(turn_deaf, how, timeout=0.2)).kind is OutcomeKind.TIMEOUT
+        assert await worker.call(add, 1) == 1
+
+
 @pytest.mark.parametrize("ladder", [Ladder(), Ladder(terminate=None), Ladder(interrupt=0.05)], ids=repr)
 @pytest.mark.parametrize("handler", [signal.SIG_IGN, lambda *_: None], ids=["ignored", "handled"])
 async def test_whoever_ignores_every_signal_is_killed(ladder, handler):

@@ -16,13 +16,11 @@ import fcntl
 import math
 import mmap
 import os
-import secrets
 import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Literal
 
 from tunewire.endpoints.capture import OutputCapture
@@ -213,7 +211,7 @@ class ChildProcess:
         guarded: bool,
         sinks: tuple[int | None, int | None],
     ) -> ChildProcess:
-        cookie = secrets.token_bytes(_COOKIE_BYTES)
+        cookie = os.urandom(_COOKIE_BYTES)
         with _pipes() as pipes:
             if guarded:
                 pipes.make_page()
@@ -392,5 +390,5 @@ def python_command(statement: str, *arguments: str) -> tuple[str, ...]:
     a `signal.py` there must not run instead of the standard library's. And this package is found even where only this
     process's own `sys.path` knows it.
     """
-    home = str(Path(__file__).parents[2])
+    home = os.path.abspath(f"{__file__}/../../..")
     return (sys.executable, "-P", "-c", f"import sys; sys.path.append({home!r}); {statement}", *arguments)

@@ -20,11 +20,9 @@ from collections import Counter, deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import anyio
-import anyio.abc
-import psutil
 
 from tunewire.errors import (
     CallCancelled,
@@ -65,6 +63,9 @@ from tunewire.workers.outcome import Outcome, OutcomeKind
 from tunewire.workers.postmortem import Postmortem
 from tunewire.workers.recycle import Recycle
 from tunewire.workers.start import INITIALIZER, StartedProcess, WorkerSpec
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
 
 T = TypeVar("T")
 
@@ -171,7 +172,7 @@ class Pool(BaseCaller):
 
         self._loop: asyncio.AbstractEventLoop | None = None
         self._host_task: asyncio.Task[None] | None = None
-        self._task_group: anyio.abc.TaskGroup | None = None
+        self._task_group: TaskGroup | None = None
         self._close_asked: asyncio.Event | None = None
         self._closed_because: str | None = None
         self._failure: BaseException | None = None
@@ -267,6 +268,8 @@ class Pool(BaseCaller):
         """As many workers as the memory that is available now has room for, but one at least."""
         if self._memory_per_worker is None:
             return size
+        import psutil  # an eighth of what importing a pool costs, for who asks for this
+
         room = psutil.virtual_memory().available // self._memory_per_worker
         if room < size:
             log.warning("memory is available for %d of %d workers", max(room, 1), size)

@@ -15,21 +15,26 @@ from __future__ import annotations
 import io
 import os
 import sys
-from typing import NamedTuple
 
 #: `cookie:capture:parent:recorder`: 32 hex digits, the descriptor for captured stdout, the parent's pid, and the
 #: descriptor of the flight recorder's page or nothing.
 VARIABLE = "TUNEWIRE_CHANNEL"
 
 
-class Claim(NamedTuple):
-    """The private descriptors of a child, and what it must say first."""
+class Claim:
+    """The private descriptors of a child, and what it must say first. A plain class: what would make a shorter one
+    would stay in the guard's memory."""
 
-    read_fd: int
-    write_fd: int
-    cookie: bytes
-    parent_pid: int
-    recorder_fd: int | None
+    __slots__ = ("cookie", "parent_pid", "read_fd", "recorder_fd", "write_fd")
+
+    def __init__(
+        self, read_fd: int, write_fd: int, cookie: bytes, parent_pid: int, recorder_fd: int | None
+    ) -> None:
+        self.read_fd = read_fd
+        self.write_fd = write_fd
+        self.cookie = cookie
+        self.parent_pid = parent_pid
+        self.recorder_fd = recorder_fd
 
 
 def close_others(claim: Claim) -> None:

@@ -8,7 +8,8 @@ the worker; the parent of the two becomes the guard and keeps four promises:
    tree is gone.
 2. When the process that started us ends, SIGKILL included, the same happens.
 3. On SIGTERM the same happens. On SIGUSR1 it passes SIGTERM on to the worker, on SIGUSR2 the soft interrupt's signal: it
-   alone knows the worker's pid for certain (what the worker says of itself is not to be signalled).
+   alone knows the worker's pid for certain (what the worker says of itself is not to be signalled). Where SIGTERM would
+   change nothing, since the worker ignores it or is stopped, SIGUSR1 does what SIGTERM does: no grace is waited out.
 4. Until then it sleeps: a pidfd in one poll, and SIGCHLD.
 
 How nothing escapes: the guard is a child subreaper, so a descendant whose parent ends becomes the guard's own child,
@@ -23,6 +24,9 @@ moment of the kill is caught by the next round, since its new process is a child
 
 What it refuses to know: the protocol, Python code of users, timeouts. A process in an uninterruptible system call
 cannot be killed; the guard then waits, and it is the parent's business to stop waiting.
+
+What is imported here stays in the guard's memory, and so does what the process had before the fork: so no typing and no
+contextlib, which are 2 MB together, on either way here.
 """
 
 from __future__ import annotations
@@ -31,9 +35,11 @@ import ctypes
 import os
 import select
 import signal
-from collections.abc import Iterator
-from contextlib import suppress
-from typing import NoReturn
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import NoReturn
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -118,49 +124,79 @@ def _watch(parent_pidfd: int, alarm: int, worker_pid: int, asked: list[int]) -> 
             return status
         while asked:
             number = asked.pop(0)
-            if number == signal.SIGTERM:
+            if number == signal.SIGTERM or (number == signal.SIGUSR1 and _is_deaf(worker_pid)):
                 return None
             if number in _PASSED_ON:  # the worker was not reaped just now, so the pid is still its
                 os.kill(worker_pid, _PASSED_ON[number])
+
+
+def _is_deaf(pid: int) -> bool:
+    """Whether SIGTERM would change nothing: the process ignores it, or is stopped. One that blocks it may have a thread
+    that waits for it, and a handler in Python may come to run when a long call in C returns: these are given their time."""
+    for line in _content(f"/proc/{pid}/status").splitlines():
+        name, _, value = line.partition(b":")
+        if name == b"State" and value.split()[0] == b"T":
+            return True
+        if name == b"SigIgn":
+            return bool(int(value, 16) >> (signal.SIGTERM - 1) & 1)
+    return False
 
 
 def _close_all_but(kept: set[int]) -> None:
     """The worker's pipes must have one holder each, or nobody would see them close."""
     for name in os.listdir("/proc/self/fd"):
         fd = int(name)
-        if fd not in kept:
-            with suppress(OSError):  # the listing's own descriptor
+        try:
+            if fd not in kept:
                 os.close(fd)
+        except OSError:  # the listing's own descriptor
+            continue
 
 
 def _reap(worker_pid: int) -> int | None:
     """Reap whatever has ended; the worker's wait status if it was among it."""
     found: int | None = None
-    with suppress(ChildProcessError):
+    try:
         while True:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
-                break
+                return found
             if pid == worker_pid:
                 found = status
-    return found
+    except ChildProcessError:
+        return found
+
+
+def _content(path: str) -> bytes:
+    """What a file of /proc says; nothing where its process has ended meanwhile."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def _entries(path: str) -> list[str]:
+    """The names in a directory of /proc; none where its process has ended meanwhile."""
+    try:
+        return os.listdir(path)
+    except OSError:
+        return []
 
 
 def _children(pid: int) -> Iterator[int]:
-    with suppress(OSError):  # the process has ended meanwhile
-        for task in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{task}/children", "rb") as file:
-                yield from map(int, file.read().split())
+    for task in _entries(f"/proc/{pid}/task"):
+        yield from map(int, _content(f"/proc/{pid}/task/{task}/children").split())
 
 
 def _children_by_scan(pid: int) -> Iterator[int]:
     """The same, where the kernel was built without CONFIG_PROC_CHILDREN: every process's parent is asked."""
-    for name in os.listdir("/proc"):
+    for name in _entries("/proc"):
         if name.isdigit():
-            with suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
-                # The command, in parentheses, may itself hold parentheses and spaces.
-                if int(file.read().rpartition(b")")[2].split()[1]) == pid:
-                    yield int(name)
+            # The command, in parentheses, may itself hold parentheses and spaces.
+            fields = _content(f"/proc/{name}/stat").rpartition(b")")[2].split()
+            if fields and int(fields[1]) == pid:
+                yield int(name)
 
 
 def _descendants(pid: int) -> list[int]:
@@ -177,8 +213,10 @@ def _kill_descendants(worker_pid: int, status: int | None) -> int:
     me = os.getpid()
     while True:
         for pid in _descendants(me):
-            with suppress(ProcessLookupError):
+            try:
                 os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
         try:
             while True:
                 pid, ended = os.waitpid(-1, os.WNOHANG)

@@ -12,9 +12,10 @@ class Ladder(msgspec.Struct, frozen=True):
 
     `interrupt`: first raise an exception in the call's Python code, and keep the process, and with it a warm device
     context, if the call ends within this time; None (the default) leaves this rung out, since an interrupted call may
-    leave locks and half-made imports behind. `terminate`: SIGTERM to the process, for handlers of its own; None leaves
-    it out. Then SIGKILL to the whole tree; after `reap` seconds more the process group is killed by other means, and
-    what still cannot be reaped is reported. The caller waits for none of this.
+    leave locks and half-made imports behind. `terminate`: SIGTERM to the process, for handlers of its own, which have
+    this time (a process that ignores SIGTERM, or is stopped, has none to use it, and gets none); None leaves it out. Then
+    SIGKILL to the whole tree; after `reap` seconds more the process group is killed by other means, and what still cannot
+    be reaped is reported. The caller waits for none of this.
 
     Closing a pool goes straight to SIGKILL.
 

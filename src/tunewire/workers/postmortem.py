@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 
 
@@ -33,11 +31,11 @@ class Postmortem(msgspec.Struct, frozen=True):
 def out_of_memory_kills() -> int:
     """How often the kernel has killed for memory in this process's control group (version 2); 0 where that is not told."""
     try:
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
-            number, _, path = line.split(":", 2)
-            if number == "0":
-                events = Path("/sys/fs/cgroup", path.lstrip("/"), "memory.events").read_text()
-                return int(dict(entry.split() for entry in events.splitlines()).get("oom_kill", 0))
+        with open("/proc/self/cgroup") as groups:
+            path = next((line.rstrip("\n")[3:] for line in groups if line.startswith("0::")), None)
+        if path is not None:
+            with open(f"/sys/fs/cgroup{path}/memory.events") as events:
+                return int(dict(entry.split() for entry in events).get("oom_kill", 0))
     except (OSError, ValueError):
         return 0
     return 0

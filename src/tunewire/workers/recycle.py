@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from pathlib import Path
 
 import msgspec
 
@@ -60,6 +59,6 @@ def tree_bytes(pid: int) -> int:
     """
     total = 0
     for one in (pid, *descendants(pid)):
-        with suppress(OSError):  # it ended meanwhile
-            total += int(Path("/proc", str(one), "statm").read_bytes().split()[1]) * _PAGE_BYTES
+        with suppress(OSError), open(f"/proc/{one}/statm", "rb") as file:  # it ended meanwhile
+            total += int(file.read().split()[1]) * _PAGE_BYTES
     return total
