@@ -328,6 +328,46 @@ def test_nothing_outlives_the_parent_however_it_ends(tmp_path, ending):
     wait_until_gone(tree)
 
 
+HANGING_START = """
+import os, time
+
+daemon = os.fork()
+if daemon == 0:
+    os.setsid()
+else:
+    with open(os.environ["STATION"], "w") as station:
+        station.write(f"{os.getpid()} {daemon}")
+time.sleep(1000)
+"""
+
+STARTING = """
+import asyncio, sys
+from tunewire import Pool
+
+async def main(site):
+    async with Pool(1, env={"PYTHONPATH": site}) as pool:
+        await pool.call(len, "")
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+def test_a_process_whose_interpreter_never_starts_does_not_outlive_the_parent(tmp_path):
+    station = tmp_path / "station"
+    os.mkfifo(station)
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(HANGING_START)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", STARTING, str(site)], env={**os.environ, "STATION": str(station)}
+    )
+    with parent:
+        tree = {int(pid) for pid in station.read_text().split()}
+        parent.kill()
+    assert len(tree) == 2
+    wait_until_gone(tree)
+
+
 def children_of(pid):
     try:
         return psutil.Process(pid).children(recursive=True)

@@ -4,9 +4,9 @@ The pipes are made here and not by asyncio: then `Process.wait()` waits for the 
 also waits for pipes that asyncio made, and a grandchild can hold those open for ever), uvloop's children get pipes
 and not sockets, and captured output can be drained at the moment of a reply.
 
-Two kinds of children. A *guarded* one is `python -m tunewire.runtime`: its first process is the guard, so a SIGTERM
-to it takes the whole tree down, and its end means that the tree is gone. Any other program leads a process group of
-its own; its group and the descendants that can be found are killed one by one, which a daemon can escape.
+Two kinds of children. A *guarded* one is started by a guard (runtime.guard), which is the process that is known here: a
+SIGTERM to it takes the whole tree down, and its end means that the tree is gone. Any other program leads a process group
+of its own; its group and the descendants that can be found are killed one by one, which a daemon can escape.
 """
 
 from __future__ import annotations
@@ -164,7 +164,6 @@ class ChildProcess:
         self.command = command
         self._cookie = cookie
         self._page = page
-        self._has_guard = False
         self._guarded = guarded
 
     @classmethod
@@ -216,6 +215,7 @@ class ChildProcess:
             if guarded:
                 pipes.make_page()
             process = await asyncio.create_subprocess_exec(
+                *(_guard_command() if guarded else ()),
                 *command,
                 stdin=pipes.stdin,
                 stdout=pipes.stdout,
@@ -276,7 +276,6 @@ class ChildProcess:
             preload=preload,
         )
         self.connection.write(*pack_message(welcome))
-        self._has_guard = self._guarded
         if self._guarded:
             await self._until_ready()
         return hello
@@ -335,22 +334,22 @@ class ChildProcess:
         return await self._process.wait()
 
     def kill(self) -> None:
-        """Begin to end the process and its tree. Never waits. Before its hello a child has no guard yet."""
+        """Begin to end the process and its tree. Never waits."""
         if self.exit_code is not None:
             return
-        if self._has_guard:
+        if self._guarded:
             self._handle.signal(signal.SIGTERM)
         else:
             self.kill_group()
 
     def terminate(self) -> None:
         """SIGTERM to the process itself, if it is known for certain."""
-        if self._has_guard:
+        if self._guarded:
             self._handle.signal(signal.SIGUSR1)
 
     def interrupt(self, call_id: int) -> None:
         """Raise an exception in the call of this number, if it still runs, and if the process knows how."""
-        if self._has_guard and "interrupt" in self.capabilities:
+        if self._guarded and "interrupt" in self.capabilities:
             self.connection.write_now(*pack_message(Interrupt(), call_id=call_id))
             self._handle.signal(signal.SIGUSR2)
 
@@ -390,5 +389,15 @@ def python_command(statement: str, *arguments: str) -> tuple[str, ...]:
     a `signal.py` there must not run instead of the standard library's. And this package is found even where only this
     process's own `sys.path` knows it.
     """
+    return (sys.executable, "-P", "-c", _importing(statement), *arguments)
+
+
+def _guard_command() -> tuple[str, ...]:
+    """What runs the command that is put behind it under a guard: an interpreter that reads no variable and no site."""
+    options = ("-I", "-S", "-B") if sys.dont_write_bytecode else ("-I", "-S")
+    return (sys.executable, *options, "-c", _importing("from tunewire.runtime.guard import main; main()"))
+
+
+def _importing(statement: str) -> str:
     home = os.path.abspath(f"{__file__}/../../..")
-    return (sys.executable, "-P", "-c", f"import sys; sys.path.append({home!r}); {statement}", *arguments)
+    return f"import sys; sys.path.append({home!r}); {statement}"

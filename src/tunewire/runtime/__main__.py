@@ -1,7 +1,7 @@
-"""`python -m tunewire.runtime`: the life of a worker process.
+"""`python -m tunewire.runtime`: the life of a worker process, under a guard (runtime.guard) that runs it.
 
-The order matters. Pipes first, so that nothing printed from here on touches the protocol; then the guard, forked
-while this process is small; only then msgspec, the hello, and, once the parent has said welcome, users' modules.
+The order matters. Pipes first, so that nothing printed from here on touches the protocol; only then msgspec, the
+hello, and, once the parent has said welcome, users' modules.
 """
 
 from tunewire.runtime.claim import claim
@@ -15,14 +15,11 @@ from tunewire.runtime.claim import close_others  # noqa: E402
 
 
 def main() -> None:
-    """Stand under a guard, say hello, and serve calls until the parent closes its side."""
+    """Say hello, and serve calls until the parent closes its side."""
     code = 1
     try:
         if sys.platform == "linux":
-            from tunewire.runtime.guard import become_guarded
-
             close_others(_claim)
-            become_guarded(_claim.parent_pid)
         from tunewire.runtime.serve import serve
 
         code = serve(_claim)

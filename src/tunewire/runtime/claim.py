@@ -25,15 +25,12 @@ class Claim:
     """The private descriptors of a child, and what it must say first. A plain class: what would make a shorter one
     would stay in the guard's memory."""
 
-    __slots__ = ("cookie", "parent_pid", "read_fd", "recorder_fd", "write_fd")
+    __slots__ = ("cookie", "read_fd", "recorder_fd", "write_fd")
 
-    def __init__(
-        self, read_fd: int, write_fd: int, cookie: bytes, parent_pid: int, recorder_fd: int | None
-    ) -> None:
+    def __init__(self, read_fd: int, write_fd: int, cookie: bytes, recorder_fd: int | None) -> None:
         self.read_fd = read_fd
         self.write_fd = write_fd
         self.cookie = cookie
-        self.parent_pid = parent_pid
         self.recorder_fd = recorder_fd
 
 
@@ -68,14 +65,14 @@ def claim() -> Claim:
         raise RuntimeError(
             "this program speaks to its parent and is not run by hand: start it with tunewire.ParentEndpoint.spawn"
         )
-    cookie, capture, parent_pid, recorder = text.split(":")
+    cookie, capture, _parent_pid, recorder = text.split(":")
     capture_fd = int(capture)
     recorder_fd = int(recorder) if recorder else None
     if recorder_fd is not None:
         os.set_inheritable(recorder_fd, False)
     if os.path.isdir("/proc/self/fd"):
         _close_copies({capture_fd, recorder_fd})
-    mine = Claim(os.dup(0), os.dup(1), bytes.fromhex(cookie), int(parent_pid), recorder_fd)
+    mine = Claim(os.dup(0), os.dup(1), bytes.fromhex(cookie), recorder_fd)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.dup2(capture_fd, 1)

@@ -3,7 +3,6 @@ process, the reply is one frame."""
 
 from __future__ import annotations
 
-import ctypes
 import os
 import sys
 from collections.abc import Awaitable, Callable
@@ -157,7 +156,14 @@ def _restore(env: dict[str, str | None]) -> None:
             os.environ[name] = value
 
 
-_flush_c_streams = ctypes.CDLL(None).fflush
+_own_modules = 0
+_flush_c_streams: Callable[[None], object] | None = None
+
+
+def note_own_modules() -> None:
+    """What is loaded now is the runtime's: none of it prints through C's streams."""
+    global _own_modules  # of the process, as the modules are
+    _own_modules = len(sys.modules)
 
 
 def flush_output() -> None:
@@ -171,4 +177,16 @@ def flush_output() -> None:
                 stream.flush()
         except (OSError, ValueError, AttributeError):
             continue
+    if _flush_c_streams is not None or len(sys.modules) != _own_modules:
+        _flush_c()
+
+
+def _flush_c() -> None:
+    """Where a library that prints may have been loaded, which is not without a module: until then, ctypes is not worth
+    its 0.3 MB."""
+    global _flush_c_streams  # of the process, as the streams are
+    if _flush_c_streams is None:
+        import ctypes
+
+        _flush_c_streams = ctypes.CDLL(None).fflush
     _flush_c_streams(None)

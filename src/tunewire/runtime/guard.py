@@ -1,7 +1,8 @@
-"""The guard: the upper half of a worker process, which sees to it that nothing of the lower half stays behind.
+"""The guard: the process above a worker, which sees to it that nothing of the worker stays behind.
 
-The runtime forks in its first lines, while the process is an interpreter and nothing more. The child goes on to be
-the worker; the parent of the two becomes the guard and keeps four promises:
+It is a program of its own, `python -I -S -c "... main()" command...`: a bare interpreter, which runs nothing of a user's
+(no `.pth` file, no `sitecustomize`, no variable that Python reads). It forks, the child executes the command, and the guard
+keeps four promises:
 
 1. When the worker ends, in whatever way, every descendant of it is killed and reaped, and then the guard ends in the
    same way (same exit code, same signal). So whoever waits for the guard learns the worker's end, and knows that its
@@ -22,19 +23,26 @@ Races. The parent may end before its pidfd is open: the pid it told us is compar
 orphan is reaped by the guard alone: exit codes that the worker waits for itself stay the worker's. A fork in the
 moment of the kill is caught by the next round, since its new process is a child of a child, or already ours.
 
+What was tried: a fork in the first lines of the runtime. That saves a bare interpreter's start (8 ms) and some of its
+memory, but a process whose own start hangs, in a `sitecustomize` say, had no guard, and outlived a parent that was killed.
+
 What it refuses to know: the protocol, Python code of users, timeouts. A process in an uninterruptible system call
 cannot be killed; the guard then waits, and it is the parent's business to stop waiting.
 
-What is imported here stays in the guard's memory, and so does what the process had before the fork: so no typing and no
-contextlib, which are 2 MB together, on either way here.
+What is imported here is a part of what each worker costs, so it is little: no typing and no contextlib, and of signal only
+its C half, whose numbers are plain ones (the other half makes enumerations of them, with 0.8 MB and 3 ms).
 """
 
 from __future__ import annotations
 
+import _signal as signal  # type: ignore[import-not-found]  # it has no stubs
 import ctypes
 import os
 import select
-import signal
+import sys
+
+from tunewire.runtime.claim import VARIABLE
+from tunewire.runtime.signals import INTERRUPT_SIGNAL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,18 +51,17 @@ if TYPE_CHECKING:
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-#: A real-time signal: user code and libraries have their uses for all the others.
-INTERRUPT_SIGNAL = signal.SIGRTMAX - 3
 _HANDLED = frozenset({signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD})
 _PASSED_ON: dict[int, int] = {signal.SIGUSR1: signal.SIGTERM, signal.SIGUSR2: INTERRUPT_SIGNAL}
 #: Between two rounds of killing. A killed process is reapable within a fraction of this.
 _ROUND_MS = 1
 
 
-def become_guarded(parent_pid: int) -> None:
-    """Fork: return in the worker; stay in the guard until the worker is gone, then end as it did."""
+def main() -> NoReturn:
+    """Run the command that the arguments are, and stay until its whole tree is gone; then end as it did."""
+    parent_pid = int(os.environ[VARIABLE].split(":")[2])
     if os.getppid() != parent_pid:
-        os._exit(1)  # the parent ended while the interpreter started; there is nobody to work for
+        os._exit(1)  # the parent ended while this interpreter started; there is nobody to work for
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     parent_pidfd = os.pidfd_open(parent_pid)
     if os.getppid() != parent_pid:
@@ -64,17 +71,23 @@ def become_guarded(parent_pid: int) -> None:
     guard_pid = os.getpid()
     worker_pid = os.fork()
     if worker_pid == 0:
-        os.close(parent_pidfd)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        signal.signal(INTERRUPT_SIGNAL, signal.SIG_IGN)  # until the runtime has its own handler
-        # Where the parent ignores SIGCHLD, so would every process here, and exit codes would be lost.
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        _die_with(guard_pid)
-        return
+        _become_worker(guard_pid, mask, sys.argv[1:])
     try:
         _stand(parent_pidfd, worker_pid)
     finally:
         os._exit(1)
+
+
+def _become_worker(guard_pid: int, mask: set[int], command: list[str]) -> NoReturn:
+    try:
+        signal.signal(INTERRUPT_SIGNAL, signal.SIG_IGN)  # until the runtime has its own handler
+        # Where the parent ignores SIGCHLD, so would every process here, and exit codes would be lost.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        _die_with(guard_pid)
+        os.execv(command[0], command)
+    finally:
+        os._exit(127)
 
 
 def _prctl(option: int, value: int) -> None:
@@ -86,7 +99,7 @@ def _prctl(option: int, value: int) -> None:
 
 def _die_with(guard_pid: int) -> None:
     """The worker's: a guard that is killed itself takes its worker along. The signal follows the forking thread, and
-    the guard has only one."""
+    the guard has only one; and it outlives the exec."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != guard_pid:
         os._exit(1)

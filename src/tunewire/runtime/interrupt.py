@@ -25,8 +25,8 @@ import signal
 from collections.abc import Callable
 
 from tunewire.runtime.channel import Channel
-from tunewire.runtime.guard import INTERRUPT_SIGNAL
 from tunewire.runtime.interruption import CallInterrupted
+from tunewire.runtime.signals import INTERRUPT_SIGNAL
 from tunewire.wire.messages import Interrupt, expect
 
 

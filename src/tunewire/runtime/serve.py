@@ -11,7 +11,7 @@ from collections.abc import Callable
 from tunewire.errors import TruncatedFrame, WireError
 from tunewire.runtime.channel import Channel
 from tunewire.runtime.claim import Claim
-from tunewire.runtime.execute import Executor, flush_output
+from tunewire.runtime.execute import Executor, flush_output, note_own_modules
 from tunewire.runtime.interrupt import Interrupts
 from tunewire.runtime.recorder import Recorder
 from tunewire.version import __version__
@@ -36,6 +36,7 @@ _CAPABILITIES = ("interrupt",)
 
 def serve(claim: Claim) -> int:
     """Serve until the parent closes its side; the exit code."""
+    note_own_modules()
     channel = Channel(claim.read_fd, claim.write_fd, DEFAULT_MAX_FRAME_BYTES)
     hello = Hello(
         tunewire=__version__, python=platform.python_version(), pid=os.getpid(), capabilities=_CAPABILITIES

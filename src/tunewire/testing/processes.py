@@ -372,7 +372,7 @@ class FakeProcess(ChildProcess):
         elif number == signal.SIGUSR2:
             self._program.interrupt()
         else:
-            self._end(-signal.SIGKILL if self._has_guard else -number)
+            self._end(-signal.SIGKILL if self._guarded else -number)
 
     def kill_group(self) -> None:
         """SIGKILL, which ends all but an unreapable one."""
