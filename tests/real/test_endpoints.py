@@ -217,6 +217,32 @@ async def test_closing_is_bounded_whatever_the_child_does(body):
     assert not psutil.pid_exists(pid)
 
 
+@pytest.mark.parametrize("ending", ["it is closed", "it ends by itself", "it is killed"])
+async def test_no_daemon_of_a_child_stays_behind(ending):
+    body = """
+        listening, speaking = os.pipe()
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork():
+                os._exit(0)
+            os.write(speaking, str(os.getpid()).encode())
+            os.execve("/bin/sleep", ["sleep", "1000"], {})
+        await child.send(int(os.read(listening, 100)))
+        if await child.receive() == "it is closed":
+            await asyncio.sleep(1000)
+    """
+    async with await ParentEndpoint.spawn(child_that(body)) as parent:
+        daemon = await parent.receive()
+        assert psutil.pid_exists(daemon)
+        await parent.send(ending)
+        if ending == "it is killed":
+            os.kill(parent.pid, 9)
+        if ending != "it is closed":
+            with pytest.raises(EndpointClosed):
+                await parent.receive()
+    assert not psutil.pid_exists(daemon)
+
+
 async def test_a_child_has_its_three_descriptors_and_the_protocols():
     source = """
         import os

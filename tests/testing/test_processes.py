@@ -38,7 +38,7 @@ async def spawned(script: Script, *, guarded: bool = True) -> AsyncIterator[Fake
 def test_no_real_process_has_its_id() -> None:
     async def main() -> None:
         async with spawned(Script()) as process:
-            hello = await process.greet(max_frame_bytes=1000)
+            hello = await process.greet_worker(max_frame_bytes=1000, sys_path=())
             assert hello.pid == process.pid
             assert process.pid > PID_MAX
 
@@ -58,7 +58,7 @@ def test_a_signal_ends_it_as_it_ends_a_real_one(number: int, guarded: bool, exit
     async def main() -> None:
         async with spawned(Script(reap_seconds=60.0), guarded=guarded) as process:
             if guarded:
-                await process.greet(max_frame_bytes=1000)
+                await process.greet_worker(max_frame_bytes=1000, sys_path=())
             process._process.send_signal(number)
             assert process.exit_code is None, "it is not reaped yet"
             assert await process.wait() == exit_code == process.exit_code
@@ -86,7 +86,7 @@ def test_one_that_dies_before_its_hello_says_how() -> None:
     async def main() -> None:
         async with spawned(Script(ends_at_byte=0, exit_code=7)) as process:
             with pytest.raises(StartError, match="exit code 7"):
-                await process.greet(max_frame_bytes=1000)
+                await process.greet_worker(max_frame_bytes=1000, sys_path=())
 
     run(main)
 
@@ -94,7 +94,7 @@ def test_one_that_dies_before_its_hello_says_how() -> None:
 def test_one_that_hangs_up_lives_on() -> None:
     async def main() -> None:
         async with spawned(Script(hangs_up="start")) as process:
-            await process.greet(max_frame_bytes=1000)
+            await process.greet_worker(max_frame_bytes=1000, sys_path=())
             with pytest.raises(EndpointClosed):
                 await process.connection.read_frame()
             assert await process.exit_code_soon(3600.0) is None
@@ -105,7 +105,7 @@ def test_one_that_hangs_up_lives_on() -> None:
 def test_an_unreapable_one_ends_when_it_is_released() -> None:
     async def main() -> None:
         async with spawned(Script(unreapable=True)) as process:
-            await process.greet(max_frame_bytes=1000)
+            await process.greet_worker(max_frame_bytes=1000, sys_path=())
             process.kill()
             process.kill_group()
             assert await process.exit_code_soon(3600.0) is None
@@ -118,7 +118,7 @@ def test_an_unreapable_one_ends_when_it_is_released() -> None:
 def test_it_ends_when_its_parent_closes() -> None:
     async def main() -> None:
         async with spawned(Script()) as process:
-            await process.greet(max_frame_bytes=1000)
+            await process.greet_worker(max_frame_bytes=1000, sys_path=())
             await process.connection.close_writing()
             assert await process.wait() == 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
@@ -86,6 +87,7 @@ class ParentEndpoint:
 
     def __init__(self, process: ChildProcess, codec: Codec) -> None:
         self._process = process
+        self._pid = process.pid
         self._codec = codec
         self._closing: asyncio.Task[None] | None = None
 
@@ -113,12 +115,12 @@ class ParentEndpoint:
             env=os.environ if env is None else env,
             cwd=None if cwd is None else os.fspath(cwd),
             max_frame_bytes=max_frame_bytes,
-            guarded=False,
+            guarded=sys.platform == "linux",
         )
         endpoint = cls(process, agreed)
         try:
             async with asyncio.timeout(start_timeout):
-                await process.greet(max_frame_bytes=max_frame_bytes)
+                hello = await process.greet(max_frame_bytes=max_frame_bytes)
         except TimeoutError as error:
             failure = process.start_error(f"it did not say hello within {start_timeout:g} s")
             await endpoint._end(0.0)
@@ -127,12 +129,13 @@ class ParentEndpoint:
             process.kill()
             await endpoint._end(0.0)
             raise
+        endpoint._pid = hello.pid
         return endpoint
 
     @property
     def pid(self) -> int:
-        """The child's process id."""
-        return self._process.pid
+        """The child's process id, as it says itself."""
+        return self._pid
 
     @property
     def exit_code(self) -> int | None:
@@ -208,7 +211,7 @@ class ParentEndpoint:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close the child's stdin, give it a moment to end, then kill its process group. Returns in bounded time.
+        """Close the child's stdin, give it a moment to end, then kill its whole tree. Returns in bounded time.
 
         Cancelling does not stop the closing. Closing twice is closing once.
         """

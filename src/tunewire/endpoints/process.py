@@ -5,8 +5,9 @@ also waits for pipes that asyncio made, and a grandchild can hold those open for
 and not sockets, and captured output can be drained at the moment of a reply.
 
 Two kinds of children. A *guarded* one is started by a guard (runtime.guard), which is the process that is known here: a
-SIGTERM to it takes the whole tree down, and its end means that the tree is gone. Any other program leads a process group
-of its own; its group and the descendants that can be found are killed one by one, which a daemon can escape.
+SIGTERM to it takes the whole tree down, and its end means that the tree is gone. Where there is no guard (elsewhere than
+on Linux) it leads a process group of its own; its group and the descendants that can be found are killed one by one, which
+a daemon can escape.
 """
 
 from __future__ import annotations
@@ -133,9 +134,9 @@ def _pipes() -> Iterator[_Pipes]:
 
 
 def _end_unwanted(spawning: asyncio.Task[ChildProcess]) -> None:
-    """Whoever asked for it has gone. It has run nothing of a user's; asyncio reaps it."""
+    """Whoever asked for it has gone; asyncio reaps it."""
     if not spawning.cancelled() and spawning.exception() is None:
-        spawning.result().kill_group()
+        spawning.result().kill()
         spawning.result().close()
 
 
@@ -250,11 +251,18 @@ class ChildProcess:
         """None while it lives."""
         return self._process.returncode
 
+    async def greet_worker(
+        self, *, max_frame_bytes: int, sys_path: tuple[str, ...], preload: tuple[str, ...] = ()
+    ) -> Hello:
+        """`greet`, and wait until it is ready. StartError if it cannot settle in."""
+        hello = await self.greet(max_frame_bytes=max_frame_bytes, sys_path=sys_path, preload=preload)
+        await self._until_ready()
+        return hello
+
     async def greet(
         self, *, max_frame_bytes: int, sys_path: tuple[str, ...] | None = None, preload: tuple[str, ...] = ()
     ) -> Hello:
-        """Wait for the child's hello and answer it; of a worker, until it is ready. StartError if it is not one of ours
-        or cannot settle in; no bound of its own."""
+        """Wait for the child's hello and answer it. StartError if it is not one of ours; no bound of its own."""
         try:
             stray = await self.connection.read_until_cookie(self._cookie, OUTPUT_TAIL_BYTES)
         except asyncio.IncompleteReadError as error:
@@ -276,8 +284,6 @@ class ChildProcess:
             preload=preload,
         )
         self.connection.write(*pack_message(welcome))
-        if self._guarded:
-            await self._until_ready()
         return hello
 
     async def _until_ready(self) -> None:

@@ -85,7 +85,9 @@ def _become_worker(guard_pid: int, mask: set[int], command: list[str]) -> NoRetu
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         _die_with(guard_pid)
-        os.execv(command[0], command)
+        os.execvp(command[0], command)
+    except OSError as error:
+        os.write(2, f"{command[0]} cannot be run: {error.strerror}\n".encode(errors="surrogateescape"))
     finally:
         os._exit(127)
 

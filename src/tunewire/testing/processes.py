@@ -310,7 +310,7 @@ class FakeProcess(ChildProcess):
 
     >>> async def main():
     ...     process = await FakeSpawner(Script(deaf=True))(["anything"], env={}, max_frame_bytes=1000, guarded=True)
-    ...     await process.greet(max_frame_bytes=1000)
+    ...     await process.greet_worker(max_frame_bytes=1000, sys_path=())
     ...     process.kill()
     ...     still_there = await process.exit_code_soon(60.0) is None
     ...     process.kill_group()

@@ -76,7 +76,7 @@ async def spawn(spec: WorkerSpec) -> ChildProcess:
 
 async def greet(process: ChildProcess, spec: WorkerSpec) -> int:
     """Until it takes calls; its pid, as it says itself. StartError if it cannot."""
-    hello = await process.greet(
+    hello = await process.greet_worker(
         max_frame_bytes=spec.max_frame_bytes, sys_path=_search_path(), preload=spec.preload
     )
     return hello.pid
