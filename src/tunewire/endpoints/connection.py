@@ -1,4 +1,4 @@
-"""Frames over a pair of asyncio pipes: `readexactly` in, writes coalesced per turn of the loop.
+"""Frames over a pair of asyncio pipes: assembled as their bytes come in, written together per turn of the loop.
 
 Writing. The first frame written in a turn of the event loop goes to the pipe at once, since whoever sends one and
 waits should not wait for the loop to come round; what is written after it in the same turn is put together and
@@ -7,10 +7,11 @@ choose, nothing that was sent stays behind, and a thousand small messages cost a
 back-pressure: it waits while the pipe's buffer is above its high-water mark, and lets the loop go round once after
 every so many frames, so that who sends without end starves nobody.
 
-Reading. Small bodies are read whole; of a frame with large buffers each buffer is read by itself, so that none is
-copied out of a larger one. What has been read of a frame is kept when a read is cancelled, and the next one goes on
-with it. A clean end between frames is EndpointClosed, an end inside one is TruncatedFrame, and
-bytes that are no frame are WireError: three different things for the caller.
+Reading. What the pipe gives is assembled to frames (wire.assembly) on the spot. They wait for `read_frame`, and the pipe is
+not read further while more than a bound of them wait; or they are delivered in that same moment to whoever asked for
+them, which saves a turn of the loop and a task's waking (a tenth of a call's time, measured against a StreamReader). A
+clean end between frames is EndpointClosed, an end inside one is TruncatedFrame, and bytes that are no frame are WireError:
+three different things for the caller. A read that is cancelled loses nothing.
 """
 
 from __future__ import annotations
@@ -20,21 +21,15 @@ import fcntl
 import os
 import sys
 import termios
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import cast
 
-from tunewire.errors import EndpointClosed, TruncatedFrame
-from tunewire.wire.frames import (
-    HEADER_BYTES,
-    JOIN_BYTES,
-    Buffer,
-    Frame,
-    Header,
-    parse_header,
-    parse_table,
-    split_body,
-)
+from tunewire.errors import WireError
+from tunewire.wire.assembly import FrameAssembler
+from tunewire.wire.frames import HEADER_BYTES, JOIN_BYTES, Buffer, Frame
 
-#: What asyncio reads ahead before it stops reading from the pipe.
+#: Bytes that wait to be read before the pipe is not read any further.
 _READ_AHEAD = 1 << 18
 #: Frames and bytes held in one turn of the loop before it is let round.
 _TURN_FRAMES = 256
@@ -70,15 +65,159 @@ class _WriteSide(asyncio.BaseProtocol):
         await self._writable.wait()
 
 
-class _Reading:
-    """What has been read of the frame that is under way."""
+class _ReadSide(asyncio.Protocol):
+    """What has come in: first as bytes, then as frames, which wait to be read or are delivered at once."""
 
-    def __init__(self, header: Header) -> None:
-        self.header = header
-        self.message_bytes = 0
-        self.sizes: tuple[int, ...] | None = None
-        self.message: bytes | None = None
-        self.buffers: list[Buffer] = []
+    def __init__(self, max_frame_bytes: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._assembler = FrameAssembler(max_frame_bytes)
+        self.messages = 0
+        self.bytes = 0
+        self._unframed: bytearray | None = bytearray()
+        self._frames: list[Frame] = []
+        self._waiting: deque[Frame] = deque()
+        self._held = 0
+        self._deliver: Callable[[Frame], None] | None = None
+        self._has_ended = False
+        self._end: BaseException | None = None
+        self._news: asyncio.Future[None] | None = None
+        self._transport: asyncio.ReadTransport | None = None
+        self._paused = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.ReadTransport", transport)  # uvloop's are no subclass of it
+
+    def data_received(self, data: bytes) -> None:
+        if self._end is not None:
+            return
+        if self._unframed is None:
+            self._take(data)
+        else:
+            self._unframed += data
+            self._hold_back(len(self._unframed))
+            self._wake()
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        self._has_ended = True
+        if self._unframed is None:
+            self._finish(self._assembler.end())
+        else:
+            self._wake()
+
+    @property
+    def max_frame_bytes(self) -> int:
+        return self._assembler.max_frame_bytes
+
+    @max_frame_bytes.setter
+    def max_frame_bytes(self, value: int) -> None:
+        self._assembler.max_frame_bytes = value
+
+    def expect_frames(self) -> None:
+        """From here on the stream is one of frames."""
+        if self._unframed is not None:
+            data, self._unframed = bytes(self._unframed), None
+            self._go_on()
+            self._take(data)
+            if self._has_ended:
+                self._finish(self._assembler.end())
+
+    def _take(self, data: bytes) -> None:
+        self.bytes += len(data)
+        end: WireError | None = None
+        try:
+            self._assembler.feed(data, self._frames)
+        except WireError as error:
+            end = error
+        self.messages += len(self._frames)
+        self._give(self._frames)
+        if end is not None:
+            self._finish(end)
+
+    def _give(self, frames: list[Frame]) -> None:
+        """To whom they are delivered, each as if it had come alone: one may end the reading."""
+        if self._deliver is not None:
+            try:
+                for frame in frames:
+                    self._deliver(frame)
+                    if self._end is not None:
+                        break
+            except Exception as error:  # noqa: BLE001 — it is raised where delivery was asked for
+                self._finish(error)
+        elif frames:
+            self._waiting += frames
+            self._held += sum(_size(frame) for frame in frames)
+            self._hold_back(self._held)
+            self._wake()
+        frames.clear()
+
+    def _hold_back(self, held: int) -> None:
+        if held > _READ_AHEAD and not self._paused and self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def _go_on(self) -> None:
+        if self._paused and self._transport is not None and not self._transport.is_closing():
+            self._paused = False
+            self._transport.resume_reading()
+
+    def _finish(self, end: BaseException) -> None:
+        if self._end is None:
+            self._end = end
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
+
+    async def _until_news(self) -> None:
+        self._news = self._loop.create_future()
+        try:
+            await self._news
+        finally:
+            self._news = None
+
+    async def until(self, cookie: bytes, limit: int) -> bytes:
+        """The bytes before `cookie`, the last `limit` of them; IncompleteReadError, with what there was, at the end."""
+        assert self._unframed is not None
+        stray = self._unframed
+        while (found := stray.find(cookie)) < 0:
+            if self._has_ended:
+                raise asyncio.IncompleteReadError(bytes(stray[-limit:]), None)
+            # Only a tail is worth keeping, and the cookie may have begun in it.
+            del stray[: -(limit + len(cookie))]
+            self._go_on()
+            await self._until_news()
+        text = bytes(stray[:found][-limit:])
+        del stray[: found + len(cookie)]
+        return text
+
+    async def next_frame(self) -> Frame:
+        """The next frame, or what the end of the stream means, again and again."""
+        while not self._waiting:
+            if self._end is not None:
+                raise self._end.with_traceback(None)
+            await self._until_news()
+        frame = self._waiting.popleft()
+        self._held -= _size(frame)
+        if self._held <= _READ_AHEAD:
+            self._go_on()
+        return frame
+
+    async def deliver(self, receive: Callable[[Frame], None]) -> None:
+        """Call `receive` with every frame at the moment it is whole, until the end, which is raised."""
+        while self._waiting and self._end is None:
+            receive(await self.next_frame())
+        self._deliver = receive
+        try:
+            while self._end is None:
+                await self._until_news()
+        finally:
+            self._deliver = None
+        raise self._end.with_traceback(None)
+
+
+def _size(frame: Frame) -> int:
+    return HEADER_BYTES + len(frame.message) + sum(map(len, frame.buffers))
 
 
 class Connection:
@@ -86,38 +225,32 @@ class Connection:
 
     def __init__(
         self,
-        reader: asyncio.StreamReader,
+        read_side: _ReadSide,
         read_transport: asyncio.ReadTransport,
         write_transport: asyncio.WriteTransport,
         write_side: _WriteSide,
-        max_frame_bytes: int,
     ) -> None:
-        self._reader = reader
+        self._read_side = read_side
         self._read_transport = read_transport
         self._transport = write_transport
         self._write_side = write_side
         self._loop = asyncio.get_running_loop()
-        self.max_frame_bytes = max_frame_bytes
-        self._reading: _Reading | None = None
         self._held: list[Buffer] = []
         self._held_bytes = 0
         self._turn_open = False
         self._turn_frames = 0
         self.messages_sent = 0
-        self.messages_received = 0
         self.bytes_sent = 0
-        self.bytes_received = 0
         self.flushes = 0
 
     @classmethod
     async def open(cls, read_fd: int, write_fd: int, *, max_frame_bytes: int) -> Connection:
         """A connection that owns these two descriptors."""
         loop = asyncio.get_running_loop()
-        reader = asyncio.StreamReader(limit=_READ_AHEAD)
         read_file, write_file = os.fdopen(read_fd, "rb", buffering=0), os.fdopen(write_fd, "wb", buffering=0)
         try:
-            read_transport, _ = await loop.connect_read_pipe(
-                lambda: asyncio.StreamReaderProtocol(reader), read_file
+            read_transport, read_side = await loop.connect_read_pipe(
+                lambda: _ReadSide(max_frame_bytes), read_file
             )
         except BaseException:
             read_file.close()
@@ -129,60 +262,44 @@ class Connection:
             read_transport.close()
             write_file.close()
             raise
-        return cls(reader, read_transport, write_transport, write_side, max_frame_bytes)
+        return cls(read_side, read_transport, write_transport, write_side)
 
     async def read_until_cookie(self, cookie: bytes, limit: int) -> bytes:
         """Skip to the child's first frame; what stood before the cookie, its last `limit` bytes.
 
         Raises asyncio.IncompleteReadError, with what there was, if the stream ends first.
         """
-        stray = b""
-        while True:
-            try:
-                return (stray + (await self._reader.readuntil(cookie))[: -len(cookie)])[-limit:]
-            except asyncio.LimitOverrunError as error:
-                stray = (stray + await self._reader.readexactly(error.consumed))[-limit:]
-            except asyncio.IncompleteReadError as error:
-                raise asyncio.IncompleteReadError((stray + error.partial)[-limit:], error.expected) from None
+        return await self._read_side.until(cookie, limit)
 
     async def read_frame(self) -> Frame:
         """The next frame, whole. Cancelling loses nothing: the next call goes on where this one was."""
-        if self._reading is None:
-            self._reading = _Reading(parse_header(await self._header(), max_frame_bytes=self.max_frame_bytes))
-        frame = await self._rest(self._reading)
-        self.messages_received += 1
-        self.bytes_received += HEADER_BYTES + self._reading.header.length
-        self._reading = None
-        return frame
+        self._read_side.expect_frames()
+        return await self._read_side.next_frame()
 
-    async def _header(self) -> bytes:
-        try:
-            return await self._reader.readexactly(HEADER_BYTES)
-        except asyncio.IncompleteReadError as error:
-            if error.partial:
-                raise TruncatedFrame(received=len(error.partial), expected=HEADER_BYTES) from None
-            raise EndpointClosed() from None
+    async def deliver_frames(self, receive: Callable[[Frame], None]) -> None:
+        """Call `receive` with each frame in the moment in which its last byte is read: no task is woken for it. Until the
+        stream ends, which raises what `read_frame` would, or `receive` raises something. Cancelling ends the delivery."""
+        self._read_side.expect_frames()
+        await self._read_side.deliver(receive)
 
-    async def _rest(self, reading: _Reading) -> Frame:
-        header = reading.header
-        if header.length <= JOIN_BYTES:
-            return split_body(header, await self._exactly(header.length))
-        if reading.sizes is None:
-            reading.message_bytes, reading.sizes = parse_table(
-                header, await self._exactly(header.table_bytes)
-            )
-        if reading.message is None:
-            reading.message = await self._exactly(reading.message_bytes)
-        while len(reading.buffers) < len(reading.sizes):
-            # A bytearray each: an array that is rebuilt on its buffer must be writable.
-            reading.buffers.append(bytearray(await self._exactly(reading.sizes[len(reading.buffers)])))
-        return Frame(header.kind, header.codec, header.call_id, reading.message, tuple(reading.buffers))
+    @property
+    def max_frame_bytes(self) -> int:
+        """What a frame may be long at most, either way."""
+        return self._read_side.max_frame_bytes
 
-    async def _exactly(self, count: int) -> bytes:
-        try:
-            return await self._reader.readexactly(count)
-        except asyncio.IncompleteReadError as error:
-            raise TruncatedFrame(received=len(error.partial), expected=count) from None
+    @max_frame_bytes.setter
+    def max_frame_bytes(self, value: int) -> None:
+        self._read_side.max_frame_bytes = value
+
+    @property
+    def messages_received(self) -> int:
+        """Frames that have come in whole."""
+        return self._read_side.messages
+
+    @property
+    def bytes_received(self) -> int:
+        """Bytes that have come in, since there are frames in the stream."""
+        return self._read_side.bytes
 
     async def end_reading(self) -> None:
         """The writer is dead: what it wrote is still read, then comes the end, whoever else holds its pipe open."""

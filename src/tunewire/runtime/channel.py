@@ -11,15 +11,8 @@ from _thread import allocate_lock
 from collections.abc import Sequence
 
 from tunewire.errors import TruncatedFrame
-from tunewire.wire.frames import (
-    HEADER_BYTES,
-    JOIN_BYTES,
-    Buffer,
-    Frame,
-    parse_header,
-    parse_table,
-    split_body,
-)
+from tunewire.wire.assembly import parts_of
+from tunewire.wire.frames import HEADER_BYTES, Buffer, Frame, parse_header
 
 #: Linux allows 1024 parts in one writev(2).
 _MAX_PARTS = 1024
@@ -45,14 +38,14 @@ class Channel:
         head = self._read_exactly(HEADER_BYTES, may_end=True)
         if head is None:
             return None
-        header = parse_header(head, max_frame_bytes=self.max_frame_bytes)
-        if header.length <= JOIN_BYTES:
-            return split_body(header, self._exactly(header.length))
-        message_bytes, sizes = parse_table(header, self._exactly(header.table_bytes))
-        message = self._exactly(message_bytes)
-        return Frame(
-            header.kind, header.codec, header.call_id, message, tuple(self._exactly(size) for size in sizes)
-        )
+        parts = parts_of(parse_header(head, max_frame_bytes=self.max_frame_bytes))
+        size = next(parts)
+        while True:
+            try:
+                size = parts.send(self._exactly(size))
+            except StopIteration as end:
+                frame: Frame = end.value
+                return frame
 
     def _exactly(self, count: int) -> bytearray:
         data = self._read_exactly(count, may_end=False)

@@ -18,7 +18,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from tunewire.endpoints.connection import _MAX_TURNS, _READ_AHEAD, Connection, _WriteSide
+from tunewire.endpoints.connection import _MAX_TURNS, Connection, _ReadSide, _WriteSide
 from tunewire.testing.faults import Faults, FaultyStream
 from tunewire.wire.frames import DEFAULT_MAX_FRAME_BYTES
 
@@ -214,13 +214,10 @@ class MemoryConnection(Connection):
     (False, True)
     """
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, incoming: _Pipe, outgoing: _Pipe, max_frame_bytes: int
-    ) -> None:
-        reader = asyncio.StreamReader(limit=_READ_AHEAD, loop=loop)
-        self._incoming = _ReadTransport(incoming, asyncio.StreamReaderProtocol(reader, loop=loop))
-        side = _WriteSide()
-        super().__init__(reader, self._incoming, _WriteTransport(outgoing, side), side, max_frame_bytes)
+    def __init__(self, incoming: _Pipe, outgoing: _Pipe, max_frame_bytes: int) -> None:
+        read_side, write_side = _ReadSide(max_frame_bytes), _WriteSide()
+        self._incoming = _ReadTransport(incoming, read_side)
+        super().__init__(read_side, self._incoming, _WriteTransport(outgoing, write_side), write_side)
 
     def release(self) -> None:
         """End the stall of what comes in."""
@@ -261,5 +258,5 @@ def connection_pair(
     """
     loop = asyncio.get_running_loop()
     to_first, to_second = _Pipe(loop, capacity, faults), _Pipe(loop, capacity, _FAULTLESS)
-    first = MemoryConnection(loop, to_first, to_second, max_frame_bytes)
-    return first, MemoryConnection(loop, to_second, to_first, max_frame_bytes)
+    first = MemoryConnection(to_first, to_second, max_frame_bytes)
+    return first, MemoryConnection(to_second, to_first, max_frame_bytes)

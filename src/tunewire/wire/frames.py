@@ -115,7 +115,10 @@ def parse_table(header: Header, table: Buffer) -> tuple[int, tuple[int, ...]]:
 
 
 def split_body(header: Header, body: Buffer) -> Frame:
-    """The frame whose header was `header` and whose remaining bytes are `body`. Buffers are views of `body`."""
+    """The frame whose header was `header` and whose remaining bytes are `body`.
+
+    The first buffer is a view of `body`. The others, on which arrays may be rebuilt, are copies: aligned, and writable.
+    """
     if not header.buffer_count:
         return Frame(header.kind, header.codec, header.call_id, body)
     view = memoryview(body)
@@ -123,8 +126,9 @@ def split_body(header: Header, body: Buffer) -> Frame:
     message_bytes, sizes = parse_table(header, view[:start])
     stop = start + message_bytes
     message = view[start:stop]
-    buffers = []
+    buffers: list[Buffer] = []
     for size in sizes:
-        buffers.append(view[stop : stop + size])
+        part = view[stop : stop + size]
+        buffers.append(bytearray(part) if buffers else part)
         stop += size
     return Frame(header.kind, header.codec, header.call_id, message, tuple(buffers))

@@ -84,8 +84,8 @@ log = logging.getLogger("tunewire")
 
 #: A stream that ended: how long the process may take to end too before it is taken for one that goes on running.
 _END_WAIT = 0.2
-#: Turns of the loop from bytes in a pipe to a frame in hand: one feeds the reader, one wakes it.
-_READ_TURNS = 2
+#: Turns of the loop from bytes in a pipe to a frame in hand.
+_READ_TURNS = 1
 #: Announcements of phases of calls that are over, which a process may send by mistake (a thread that was left over).
 _STRAY_PHASES = 100
 #: Seconds between two looks at the memory of a tree, while a call runs.
@@ -418,8 +418,7 @@ class WorkerDriver:
 
     async def _read_frames(self, process: ChildProcess) -> None:
         try:
-            while True:
-                self._on_frame(await process.connection.read_frame())
+            await process.connection.deliver_frames(self._on_frame)
         except (EndpointClosed, TruncatedFrame):
             await self._note_end(process)
         except WireError as error:
