@@ -1,0 +1,39 @@
+"""mpire's WorkerPool, kept alive between maps as its documentation recommends, with the chunks it chooses itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from calls import nothing, same
+from mpire import WorkerPool
+from peer import TIMEOUT, Peer
+
+
+class Mpire(Peer):
+    """Its timeout ends the worker, as ours does."""
+
+    distribution = "mpire"
+    pool: Any
+
+    async def open(self, workers: int) -> None:
+        self.pool = WorkerPool(n_jobs=workers, keep_alive=True)
+
+    async def close(self) -> None:
+        self.pool.terminate()
+
+    async def noop(self) -> None:  # type: ignore[override]
+        self.pool.apply(nothing)
+
+    async def noop_within(self) -> None:  # type: ignore[override]
+        self.pool.apply(nothing, task_timeout=TIMEOUT)
+
+    async def echo(self, array: Any) -> Any:  # type: ignore[override]
+        return self.pool.apply(same, (array,))
+
+    async def flood(self, count: int) -> None:  # type: ignore[override]
+        results = [self.pool.apply_async(nothing) for _ in range(count)]
+        for result in results:
+            result.get()
+
+    async def map(self, count: int) -> None:  # type: ignore[override]
+        self.pool.map(nothing, range(count))
