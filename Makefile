@@ -2,11 +2,12 @@
 
 PYTHON = python3
 ARGS =
+PEERS =
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test lint types coverage soak guarantees check clean
+.PHONY: help demo test lint types coverage soak guarantees bench check clean
 
 python := .venv/bin/python
 # Editable, so that what runs is what stands in the working tree, after every edit and every pull.
@@ -51,6 +52,9 @@ soak: .venv/dev.stamp ## 100,000 calls with failures among them: nothing lost, n
 
 guarantees: .venv/dev.stamp ## measure what is promised, and write docs/guarantees.md
 	$(python) benchmarks/guarantees.py
+
+bench: .venv/dev.stamp ## compare with the peers, side by side; PEERS=all for TVM and PyTorch too
+	$(python) benchmarks/bench.py $(if $(filter all,$(PEERS)),--heavy) $(ARGS)
 
 types: .venv/dev.stamp ## check the types of src/, strictly
 	$(python) -m mypy

@@ -128,6 +128,14 @@ def effort_of(arguments: argparse.Namespace) -> Effort:
     return effort._replace(rounds=arguments.rounds or effort.rounds)
 
 
+def command_of(arguments: argparse.Namespace) -> str:
+    """That gives this run again."""
+    given = [argument for argument in sys.argv[1:] if argument != "--heavy"]
+    return " ".join(
+        ["make bench", *(["PEERS=all"] if arguments.heavy else []), f'ARGS="{shlex.join(given)}"']
+    )
+
+
 def main() -> int:
     """Run, print, and write if asked to; 1 if there is nothing to show."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -136,7 +144,9 @@ def main() -> int:
     parser.add_argument("--peers", help="only those whose names contain one of these, divided by commas")
     parser.add_argument("--rows", help="only these, divided by commas")
     parser.add_argument("--rounds", type=int, help="of each row, or a part of them where a round is long")
-    parser.add_argument("--environments", type=Path, default=ENVIRONMENTS, help="where the peers are installed")
+    parser.add_argument(
+        "--environments", type=Path, default=ENVIRONMENTS, help="where the peers are installed"
+    )
     parser.add_argument("--write", action="store_true", help=f"the results into {PAGE.relative_to(ROOT)}")
     arguments = parser.parse_args()
     machine, begun = report.machine(), time.monotonic()
@@ -155,8 +165,7 @@ def main() -> int:
     print(bars.for_terminal(found))
     tell(f"{time.monotonic() - begun:.0f} s in all")
     if arguments.write:
-        command = f"make bench {shlex.join(['ARGS=' + shlex.join(sys.argv[1:])])}"
-        page.write(PAGE, measured(comparisons, found, machine, command))
+        page.write(PAGE, measured(comparisons, found, machine, command_of(arguments)))
     return 0
 
 

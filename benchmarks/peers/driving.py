@@ -49,7 +49,14 @@ class Driver:
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 — it lives as long as the process
         self._process = subprocess.Popen(
             # -P: the drivers are found by PYTHONPATH, which the peer's workers have too.
-            [str(self._python), "-P", str(DRIVERS / "drive.py"), self.entry.driver, self.entry.loop, *map(str, self._cores)],
+            [
+                str(self._python),
+                "-P",
+                str(DRIVERS / "drive.py"),
+                self.entry.driver,
+                self.entry.loop,
+                *map(str, self._cores),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

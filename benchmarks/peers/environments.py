@@ -57,5 +57,7 @@ def _run(*command: str) -> None:
     except subprocess.TimeoutExpired:
         raise NotToBeHad(f"not installed within {INSTALL_BOUND:g} s") from None
     if done.returncode:
-        errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or done.stderr.splitlines()
+        errors = [
+            line for line in done.stderr.splitlines() if line.startswith("ERROR")
+        ] or done.stderr.splitlines()
         raise NotToBeHad(f"not installed: {errors[-1] if errors else f'exit code {done.returncode}'}")

@@ -37,7 +37,9 @@ class Comparison(NamedTuple):
     @property
     def missing(self) -> list[str]:
         """A sentence for each thing that was not to be had."""
-        rows = [f"{self.entry.name}, {TITLES[r.row]}: {r.reason}" for r in self.results if isinstance(r, Missing)]
+        rows = [
+            f"{self.entry.name}, {TITLES[r.row]}: {r.reason}" for r in self.results if isinstance(r, Missing)
+        ]
         return [*rows, *([f"{self.entry.name}: {self.reason}"] if self.reason else [])]
 
 
@@ -56,11 +58,10 @@ def ratio(values: Sequence[float]) -> str:
 def cells(comparison: Comparison, pair: Pair) -> tuple[str, ...]:
     """A line of the table."""
     entry = comparison.entry
-    loops = "" if entry.loop == "none" else entry.loop
     shown = (lambda value: f"{value / MB:.3g} MB") if pair.row in MEMORY else duration
     return (
-        entry.name + (f" ({pair.note})" if pair.note else ""),
-        loops or "none",
+        entry.name,
+        entry.loop,
         shown(pair.peer.median),
         shown(pair.ours.median),
         ratio(pair.ratios),
@@ -77,37 +78,54 @@ def cpu(side: Side) -> str:
     return f"{duration(parent)} + {duration(child)}"
 
 
-def sections(comparisons: Sequence[Comparison]) -> Iterable[tuple[str, list[tuple[str, ...]]]]:
-    """The rows, each with its lines, in the order in which a reader asks."""
-    order = [row.key for row in ROWS if row.key != COLD] + [COLD, *MEMORY]
-    for key in order:
-        lines = [cells(c, pair) for c in comparisons if (pair := c.pair(key)) is not None]
-        if lines:
-            yield TITLES[key], lines
+class Section(NamedTuple):
+    """A row of the bench: a line for each peer, and what is to be said about some of them."""
+
+    title: str
+    lines: list[tuple[str, ...]]
+    notes: list[str]
+
+
+def sections(comparisons: Sequence[Comparison]) -> Iterable[Section]:
+    """In the order in which a reader asks."""
+    for key in [row.key for row in ROWS if row.key != COLD] + [COLD, *MEMORY]:
+        found = [(c, pair) for c in comparisons if (pair := c.pair(key)) is not None]
+        if found:
+            notes = [f"{c.entry.name}: {pair.note}" for c, pair in found if pair.note]
+            yield Section(TITLES[key], [cells(*line) for line in found], notes)
 
 
 def for_terminal(comparisons: Sequence[Comparison]) -> str:
     """One table, in columns."""
     parts = list(sections(comparisons))
-    lines = [HEADINGS, *(line for _, found in parts for line in found)]
+    lines = [HEADINGS, *(line for section in parts for line in section.lines)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(HEADINGS))]
 
     def aligned(line: Sequence[str]) -> str:
-        columns = [f"{c:<{w}}" if n < 2 else f"{c:>{w}}" for n, (c, w) in enumerate(zip(line, widths, strict=True))]
+        columns = [
+            f"{c:<{w}}" if n < 2 else f"{c:>{w}}" for n, (c, w) in enumerate(zip(line, widths, strict=True))
+        ]
         return "  " + "  ".join(columns).rstrip()
 
     found = [aligned(HEADINGS)]
-    for title, section in parts:
-        found += ["", title, *map(aligned, section)]
+    for title, section, notes in parts:
+        found += ["", title, *map(aligned, section), *(f"  ({note})" for note in notes)]
     return "\n".join(found)
 
 
 def for_page(comparisons: Sequence[Comparison]) -> str:
     """A table for each row."""
     found = []
-    for title, section in sections(comparisons):
-        found += ["", f"### {title[0].upper()}{title[1:]}", "", markdown(HEADINGS), markdown(["---"] * len(HEADINGS))]
+    for title, section, notes in sections(comparisons):
+        found += [
+            "",
+            f"### {title[0].upper()}{title[1:]}",
+            "",
+            markdown(HEADINGS),
+            markdown(["---"] * len(HEADINGS)),
+        ]
         found += map(markdown, section)
+        found += ["", f"{'; '.join(notes)}."] if notes else []
     return "\n".join(found).strip()
 
 
@@ -143,5 +161,3 @@ def throughput(comparisons: Sequence[Comparison], row: str = FLOOD) -> float | N
         for value in pair.ours.values
     ]
     return 1e9 / spread(values)[1] if values else None
-
-

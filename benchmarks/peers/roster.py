@@ -36,7 +36,7 @@ OURS = {loop: Entry("tunewire", "ours:Tunewire", loop) for loop in ("asyncio", "
 AWAITED_ECHO, AWAITED_ECHO_UVLOOP, INTERPRETERS = (
     "bare asyncio echo",
     "bare uvloop echo",
-    "1.5 x `import msgspec, pickle` + a bare interpreter",
+    "two interpreters",
 )
 AWAITED_EXECUTOR, PLAIN_EXECUTOR, STANDARD_POOL = (
     "ProcessPoolExecutor, awaited",
@@ -62,7 +62,7 @@ PEERS = (
     Entry(
         INTERPRETERS,
         "floors:Interpreters",
-        setup="the bar of a cold start, measured as a peer: two interpreters, one after the other",
+        setup="the bar of a cold start as a peer: 1.5 x `python -c 'import msgspec, pickle'` and 1 x `python -c pass`, added",
     ),
     Entry(
         "tunewire on uvloop", "ours:Tunewire", "uvloop", "tunewire against itself: what the other loop gives"

@@ -26,12 +26,11 @@ from peer import Peer
 
 PAGE = 4096
 WARM_UP_CALLS = 3
+LARGE = 2**24
 
 
-async def samples_of(operation: Callable[[], Awaitable[Any]], seconds: float, warm_up: int) -> list[int]:
+async def samples_of(operation: Callable[[], Awaitable[Any]], seconds: float) -> list[int]:
     """Nanoseconds of each of the calls that fit into the time, and one at least."""
-    for _ in range(warm_up):
-        await operation()
     clock = time.perf_counter_ns
     end = clock() + int(seconds * 1e9)
     found = []
@@ -90,7 +89,10 @@ class Driver:
         return await self._metered(self.peer.noop_within, seconds)
 
     async def echo(self, size: int, seconds: float) -> dict[str, Any]:
-        return await self._metered(partial(self._echo, size), seconds, 1)
+        warm_up = (
+            WARM_UP_CALLS if size < LARGE else 0
+        )  # the large one's was a measurement that the bench threw away
+        return await self._metered(partial(self._echo, size), seconds, warm_up)
 
     async def first(self, size: int) -> dict[str, Any]:
         """The first large array of a new worker that has numpy already."""
@@ -98,7 +100,7 @@ class Driver:
         await self.peer.open(1)
         await self._echo(64)
         tree.pin_all(*self.cores)
-        samples = await samples_of(partial(self._echo, size), 0, 0)
+        samples = await samples_of(partial(self._echo, size), 0)
         await self.peer.close()
         return {"samples": samples}
 
@@ -122,17 +124,16 @@ class Driver:
             self._arrays[size] = np.random.default_rng(size).integers(0, 256, size, dtype=np.uint8)
         return self._arrays[size]
 
-    async def _metered(
-        self, operation: Any, seconds: float, warm_up: int = WARM_UP_CALLS
-    ) -> dict[str, Any]:
-        """With the CPU time of both sides, the warm-up's included in both the time and the count."""
+    async def _metered(self, operation: Any, seconds: float, warm_up: int = WARM_UP_CALLS) -> dict[str, Any]:
+        """With the CPU time of both sides."""
         children = tree.descendants()
         gc.collect()
+        for _ in range(warm_up):
+            await operation()
         before = time.process_time_ns(), tree.cpu_ns(children)
-        samples = await samples_of(operation, seconds, warm_up)
+        samples = await samples_of(operation, seconds)
         after = time.process_time_ns(), tree.cpu_ns(children)
-        count = len(samples) + warm_up
-        cpu = [(later - earlier) / count for later, earlier in zip(after, before, strict=True)]
+        cpu = [(later - earlier) / len(samples) for later, earlier in zip(after, before, strict=True)]
         return {"samples": samples, "cpu": cpu}
 
     async def _whole(self, operation: Any, count: int) -> dict[str, Any]:

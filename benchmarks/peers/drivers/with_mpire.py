@@ -10,16 +10,19 @@ from peer import TIMEOUT, Peer
 
 
 class Mpire(Peer):
-    """Its timeout ends the worker, as ours does."""
+    """Its timeout ends the worker, as ours does. A pool that has applied cannot map, so maps have one of their own."""
 
     distribution = "mpire"
     pool: Any
+    mapping: Any
 
     async def open(self, workers: int) -> None:
         self.pool = WorkerPool(n_jobs=workers, keep_alive=True)
+        self.mapping = WorkerPool(n_jobs=workers, keep_alive=True)
 
     async def close(self) -> None:
         self.pool.terminate()
+        self.mapping.terminate()
 
     async def noop(self) -> None:  # type: ignore[override]
         self.pool.apply(nothing)
@@ -36,4 +39,4 @@ class Mpire(Peer):
             result.get()
 
     async def map(self, count: int) -> None:  # type: ignore[override]
-        self.pool.map(nothing, range(count))
+        self.mapping.map(nothing, range(count))
