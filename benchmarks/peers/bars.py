@@ -62,7 +62,7 @@ def bars(comparisons: Sequence[Comparison]) -> list[Bar]:
         _rate(comparisons),
         _against_the_best([(name, pair(name, ECHO_64M)) for name in COPIERS]),
         _at_most(
-            "cold start to first result, against 1.5 x `import msgspec, pickle` + a bare interpreter",
+            "cold start to first result, against 1.5 x `import msgspec, pickle` + a bare start",
             pair(INTERPRETERS, COLD),
             1,
         ),

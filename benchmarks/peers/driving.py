@@ -46,7 +46,7 @@ class Driver:
         self.offers: frozenset[str] = frozenset()
 
     def __enter__(self) -> Self:
-        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 — it lives as long as the process
+        self._errors = tempfile.TemporaryFile("w+")
         self._process = subprocess.Popen(
             # -P: the drivers are found by PYTHONPATH, which the peer's workers have too.
             [

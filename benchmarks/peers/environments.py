@@ -38,12 +38,15 @@ def python_of(entry: Entry, folder: Path, tell: Callable[[str], None]) -> Path:
 
 
 def _install_first(python: Path, alternatives: tuple[tuple[str, ...], ...]) -> None:
-    for number, requirements in enumerate(alternatives):
+    """The last one's failure is the one that counts."""
+    *others, last = alternatives
+    for requirements in others:
         try:
-            return _install(python, *requirements)
+            _install(python, *requirements)
         except NotToBeHad:
-            if number == len(alternatives) - 1:
-                raise
+            continue
+        return
+    _install(python, *last)
 
 
 def _install(python: Path, *requirements: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from peers.pairing import COLD, FLOOD, MAP, MEMORY, ROWS, Missing, Pair, Side, spread
+from peers.pairing import COLD, FLOOD, MEMORY, ROWS, Missing, Pair, Side, spread
 from peers.roster import Entry
 
 TITLES = {row.key: row.title for row in ROWS} | MEMORY

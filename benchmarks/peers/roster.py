@@ -62,7 +62,7 @@ PEERS = (
     Entry(
         INTERPRETERS,
         "floors:Interpreters",
-        setup="the bar of a cold start as a peer: 1.5 x `python -c 'import msgspec, pickle'` and 1 x `python -c pass`, added",
+        setup="a cold start's bar as a peer: 1.5 x `python -c 'import msgspec, pickle'` and 1 x `python -c pass`, added",
     ),
     Entry(
         "tunewire on uvloop", "ours:Tunewire", "uvloop", "tunewire against itself: what the other loop gives"

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from aiomultiprocess import Pool
+
 from calls import nothing_awaited, same_awaited
 from peer import TIMEOUT, Peer
 

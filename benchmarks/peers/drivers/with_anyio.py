@@ -9,6 +9,7 @@ from typing import Any
 
 import anyio
 from anyio import to_process
+
 from calls import nothing, same
 from peer import TIMEOUT, Peer
 from tree import descendants

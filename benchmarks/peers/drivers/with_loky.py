@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from loky import get_reusable_executor
+
 from standard import Executor
 
 

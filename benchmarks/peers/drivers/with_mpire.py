@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from calls import nothing, same
 from mpire import WorkerPool
+
+from calls import nothing, same
 from peer import TIMEOUT, Peer
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from pebble import ProcessPool
+
 from calls import nothing, same
 from peer import TIMEOUT, Peer
-from pebble import ProcessPool
 from standard import chunk_size
 
 

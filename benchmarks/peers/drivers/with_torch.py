@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from torch._inductor.autotune_process import TuningProcess as Inductor
+
 from calls import nothing, same
 from peer import TIMEOUT, Peer
-from torch._inductor.autotune_process import TuningProcess as Inductor
 
 
 class TuningProcess(Peer):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from tvm.support.popen_pool import PopenPoolExecutor, PopenWorker
+
 from calls import nothing, same
 from peer import TIMEOUT, Peer
-from tvm.support.popen_pool import PopenPoolExecutor, PopenWorker
 
 
 class Worker(Peer):
