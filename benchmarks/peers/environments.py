@@ -31,8 +31,8 @@ def python_of(entry: Entry, folder: Path, tell: Callable[[str], None]) -> Path:
         tell(f"installing {entry.environment} into an environment of its own")
         rmtree(place, ignore_errors=True)
         _run(sys.executable, "-m", "venv", "--without-pip", str(place))
-        _install(python, f"numpy=={version('numpy')}")
         _install_first(python, entry.requirements)
+        _install(python, f"numpy=={version('numpy')}")
         stamp.write_text(wanted)
     return python
 

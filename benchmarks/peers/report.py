@@ -14,7 +14,7 @@ from peers.roster import Entry
 TITLES = {row.key: row.title for row in ROWS} | MEMORY
 SCALES = ((1e9, "s"), (1e6, "ms"), (1e3, "us"), (0.0, "ns"))
 MB = 1e6
-HEADINGS = ("peer", "loop", "peer", "tunewire", "peer / tunewire", "CPU, peer", "CPU, tunewire")
+HEADINGS = ("peer", "loop", "peer's", "tunewire's", "peer / tunewire", "CPU, peer", "CPU, tunewire")
 
 
 class Comparison(NamedTuple):

@@ -21,7 +21,7 @@ from functools import partial
 from importlib import import_module
 from typing import IO, Any
 
-import tree
+import process_tree
 from peer import Peer
 
 PAGE = 4096
@@ -61,13 +61,13 @@ class Driver:
 
     async def open(self, workers: int) -> dict[str, Any]:
         """Workers that have done their first call, each end on its own cores."""
-        tree.unpin()
+        process_tree.unpin()
         await self.peer.open(workers)
         if workers == 1 and self.peer.noop is not None:
             await self.peer.noop()
         elif self.peer.flood is not None:
             await self.peer.flood(100 * workers)
-        tree.pin_all(*self.cores)
+        process_tree.pin_all(*self.cores)
         return {}
 
     async def close(self) -> dict[str, Any]:
@@ -76,9 +76,9 @@ class Driver:
 
     async def cold(self) -> dict[str, Any]:
         """A first result, and what the worker then weighs. Nothing is pinned."""
-        tree.unpin()
+        process_tree.unpin()
         samples = [await self.peer.cold()]
-        memory = tree.memory_bytes(tree.descendants())
+        memory = process_tree.memory_bytes(process_tree.descendants())
         await self.peer.close()
         return {"samples": samples, "memory": memory}
 
@@ -96,10 +96,10 @@ class Driver:
 
     async def first(self, size: int) -> dict[str, Any]:
         """The first large array of a new worker that has numpy already."""
-        tree.unpin()
+        process_tree.unpin()
         await self.peer.open(1)
         await self._echo(64)
-        tree.pin_all(*self.cores)
+        process_tree.pin_all(*self.cores)
         samples = await samples_of(partial(self._echo, size), 0)
         await self.peer.close()
         return {"samples": samples}
@@ -126,23 +126,23 @@ class Driver:
 
     async def _metered(self, operation: Any, seconds: float, warm_up: int = WARM_UP_CALLS) -> dict[str, Any]:
         """With the CPU time of both sides."""
-        children = tree.descendants()
+        children = process_tree.descendants()
         gc.collect()
         for _ in range(warm_up):
             await operation()
-        before = time.process_time_ns(), tree.cpu_ns(children)
+        before = time.process_time_ns(), process_tree.cpu_ns(children)
         samples = await samples_of(operation, seconds)
-        after = time.process_time_ns(), tree.cpu_ns(children)
+        after = time.process_time_ns(), process_tree.cpu_ns(children)
         cpu = [(later - earlier) / len(samples) for later, earlier in zip(after, before, strict=True)]
         return {"samples": samples, "cpu": cpu}
 
     async def _whole(self, operation: Any, count: int) -> dict[str, Any]:
         """Many together: one sample, nanoseconds for each."""
-        children = tree.descendants()
+        children = process_tree.descendants()
         gc.collect()
-        before = time.perf_counter_ns(), time.process_time_ns(), tree.cpu_ns(children)
+        before = time.perf_counter_ns(), time.process_time_ns(), process_tree.cpu_ns(children)
         await operation(count)
-        after = time.perf_counter_ns(), time.process_time_ns(), tree.cpu_ns(children)
+        after = time.perf_counter_ns(), time.process_time_ns(), process_tree.cpu_ns(children)
         wall, *cpu = [(later - earlier) / count for later, earlier in zip(after, before, strict=True)]
         return {"samples": [wall], "cpu": cpu}
 

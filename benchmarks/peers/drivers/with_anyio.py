@@ -12,7 +12,7 @@ from anyio import to_process
 
 from calls import nothing, same
 from peer import TIMEOUT, Peer
-from tree import descendants
+from process_tree import descendants
 
 NOTICED = 0.1
 """Seconds in which the loop learns that a process has ended."""

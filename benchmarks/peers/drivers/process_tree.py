@@ -10,6 +10,9 @@ import time
 from pathlib import Path
 
 PROC = Path("/proc")
+ANYWHERE = os.sched_getaffinity(0)
+"""Where this process might run before it was pinned."""
+
 SCHEDULED = 2
 """The kernel's number for a process's clock of CPU time, in nanoseconds, all of its threads that ever were."""
 
@@ -51,7 +54,7 @@ def pin_all(parent: int, children: list[int]) -> None:
 
 def unpin() -> None:
     """This process may run anywhere again, and so may what it starts from now on."""
-    pin(os.getpid(), set(range(os.cpu_count() or 1)))
+    pin(os.getpid(), ANYWHERE)
 
 
 def cpu_ns(processes: list[int]) -> int:
