@@ -88,6 +88,14 @@ class Driver:
     async def noop_within(self, seconds: float) -> dict[str, Any]:
         return await self._metered(self.peer.noop_within, seconds)
 
+    async def noop_on_one_core(self, seconds: float) -> dict[str, Any]:
+        """What is left when no end has to wake another core."""
+        parent, children = self.cores
+        process_tree.pin_all(parent, [parent])
+        answer = await self.noop(seconds)
+        process_tree.pin_all(parent, children)
+        return answer
+
     async def echo(self, size: int, seconds: float) -> dict[str, Any]:
         warm_up = (
             WARM_UP_CALLS if size < LARGE else 0
