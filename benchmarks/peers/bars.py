@@ -118,11 +118,17 @@ def guaranteed(page: Path) -> Iterator[tuple[str, str, str, str]]:
     """The promises in time and memory that `make guarantees` has measured, out of the page that it wrote."""
     if not page.exists():
         return
+    before = ""
     for line in page.read_text().splitlines():
         columns = [column.strip() for column in line.strip("|").split("|")]
-        if line.startswith("|") and len(columns) == 6 and re.search(r"\bmet\b", columns[5]):
-            what, median, worst, _, bar, verdict = columns
-            yield what, f"at most {bar}", f"{median}, at worst {worst}", verdict
+        if not line.startswith("|") or len(columns) != 6:
+            continue
+        what, middle, worst, _, bar, verdict = columns
+        if not re.search(r"\bmet\b", verdict):
+            before = what  # which the next rows may refer to
+            continue
+        told = f"{before}; {what}" if re.search(r"\b(the same|that)\b", what) else what
+        yield told, f"at most {bar}", f"{middle}, at worst {worst}", verdict
 
 
 def for_page(found: Sequence[Bar], guarantees: Path) -> str:

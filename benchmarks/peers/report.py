@@ -14,7 +14,7 @@ from peers.roster import Entry
 TITLES = {row.key: row.title for row in ROWS} | MEMORY
 SCALES = ((1e9, "s"), (1e6, "ms"), (1e3, "us"), (0.0, "ns"))
 MB = 1e6
-HEADINGS = ("peer", "loop", "peer's", "tunewire's", "peer / tunewire", "CPU, peer", "CPU, tunewire")
+HEADINGS = ("peer", "loops", "peer's", "tunewire's", "peer / tunewire", "CPU, peer", "CPU, tunewire")
 
 
 class Comparison(NamedTuple):
@@ -61,7 +61,7 @@ def cells(comparison: Comparison, pair: Pair) -> tuple[str, ...]:
     shown = (lambda value: f"{value / MB:.3g} MB") if pair.row in MEMORY else duration
     return (
         entry.name,
-        entry.loop,
+        f"{entry.loop} / {entry.against}",
         shown(pair.peer.median),
         shown(pair.ours.median),
         ratio(pair.ratios),
