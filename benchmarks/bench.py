@@ -45,6 +45,12 @@ def chosen_cores() -> list[int]:
     return cores[:3]
 
 
+def where(cores: Sequence[int]) -> str:
+    """Which end is on which core."""
+    parent, *children = cores
+    return f"parents on core {parent}, children on {' and '.join(map(str, children))}"
+
+
 class Bench:
     """The run: one tunewire for each loop, all the time, and the peers one after the other."""
 
@@ -130,10 +136,11 @@ def effort_of(arguments: argparse.Namespace) -> Effort:
 
 def command_of(arguments: argparse.Namespace) -> str:
     """That gives this run again."""
-    given = [argument for argument in sys.argv[1:] if argument != "--heavy"]
-    return " ".join(
-        ["make bench", *(["PEERS=all"] if arguments.heavy else []), f'ARGS="{shlex.join(given)}"']
-    )
+    given = ["--quick"] if arguments.quick else []
+    for name in ("peers", "rows", "rounds"):
+        if value := getattr(arguments, name):
+            given += [f"--{name}", str(value)]
+    return f'make bench{" PEERS=all" * arguments.heavy} ARGS="{shlex.join([*given, "--write"])}"'
 
 
 def main() -> int:
@@ -149,7 +156,7 @@ def main() -> int:
     )
     parser.add_argument("--write", action="store_true", help=f"the results into {PAGE.relative_to(ROOT)}")
     arguments = parser.parse_args()
-    machine, begun = report.machine(), time.monotonic()
+    machine, begun = f"{report.machine()}; {where(chosen_cores())}", time.monotonic()
     bench = Bench(effort_of(arguments), chosen_rows(arguments.rows, arguments.quick), arguments.environments)
     try:
         comparisons = list(bench.run(chosen(arguments)))

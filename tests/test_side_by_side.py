@@ -74,8 +74,12 @@ def test_a_page_of_guarantees_is_read_for_its_bars(peers, tmp_path):
     page.write_text(
         "| what | median | worst | of | bar | |\n|---|---|---|---|---|---|\n"
         "| closing | 30 ms | 40 ms | 30 | 100 ms | met |\n| a start | 9 ms | 9 ms | 30 | | |\n"
+        "| the same, as a part of that | 2 x | 3 x | 30 | 1 x | **not met** |\n"
     )
-    assert list(guaranteed(page)) == [("closing", "at most 100 ms", "30 ms, at worst 40 ms", "met")]
+    assert list(guaranteed(page)) == [
+        ("closing", "at most 100 ms", "30 ms, at worst 40 ms", "met"),
+        ("a start; the same, as a part of that", "at most 1 x", "2 x, at worst 3 x", "**not met**"),
+    ]
 
 
 def test_a_peer_that_is_not_to_be_had_is_one_line_and_the_table_goes_on(small_bench, tmp_path):
