@@ -38,17 +38,24 @@ def tell(line: str) -> None:
 
 
 def chosen_cores() -> list[int]:
-    """The parents' first, then the children's: two at the most, one for each worker."""
-    cores = sorted(os.sched_getaffinity(0))
-    if len(cores) < 2:
+    """The parents' first, then the children's: two at the most, one for each worker. No two are threads of one core."""
+    usable = sorted(os.sched_getaffinity(0))
+    if len(usable) < 2:
         raise SystemExit("bench: two cores are needed, one for each end")
-    return cores[:3]
+    whole = list({siblings(core): core for core in reversed(usable)}.values())[::-1]
+    return (whole if len(whole) > 1 else usable)[:3]
+
+
+def siblings(core: int) -> str:
+    """What names the core of which this is a thread."""
+    path = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list")
+    return path.read_text() if path.exists() else str(core)
 
 
 def where(cores: Sequence[int]) -> str:
     """Which end is on which core."""
     parent, *children = cores
-    return f"parents on core {parent}, children on {' and '.join(map(str, children))}"
+    return f"parents on core {parent}, children on {' and '.join(f'core {core}' for core in children)}"
 
 
 class Bench:

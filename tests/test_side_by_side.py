@@ -1,11 +1,13 @@
 """`make bench` with what can go wrong in it: the pages it writes into, and peers that are not to be had."""
 
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+CORE = min(os.sched_getaffinity(0))
 
 
 @pytest.fixture
@@ -21,6 +23,8 @@ def peers(monkeypatch):
 
 @pytest.fixture
 def small_bench(peers, tmp_path):
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("the bench needs two cores")
     import bench
     from peers.pairing import NOOP, ROWS, Effort
 
@@ -111,3 +115,28 @@ def test_a_peer_that_is_not_to_be_had_is_one_line_and_the_table_goes_on(small_be
     assert min(pair.peer.values + pair.ours.values) > 0
     assert all(parent > 0 and child > 0 for parent, child in pair.peer.cpu + pair.ours.cpu)
     assert for_terminal(comparisons).count("\n  pipe ") == 1
+
+
+def test_a_driver_that_does_not_answer_or_has_gone_says_so(peers):
+    from peers.driving import Driver
+    from peers.environments import NotToBeHad
+
+    with Driver(entry("pipe", "floors:RawPipe"), Path(sys.executable), (CORE, CORE), bound=30) as driver:
+        driver.ask("open", workers=1)
+        driver.bound = 0.1
+        with pytest.raises(NotToBeHad, match=r"no answer to 'noop' within 0\.1 s"):
+            driver.ask("noop", seconds=30)
+        with pytest.raises(NotToBeHad):
+            driver.ask("noop", seconds=0)
+
+
+def test_a_row_that_fails_is_one_line_and_its_peer_goes_on(peers):
+    from peers.driving import Driver
+    from peers.environments import NotToBeHad
+
+    with Driver(entry("pipe", "floors:RawPipe"), Path(sys.executable), (CORE, CORE), bound=30) as driver:
+        with pytest.raises(NotToBeHad, match="AttributeError"):
+            driver.ask("noop", seconds=0)  # nothing is open
+        driver.ask("open", workers=1)
+        assert len(driver.ask("noop", seconds=0)["samples"]) == 1
+        driver.ask("close")

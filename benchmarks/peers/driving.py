@@ -41,7 +41,7 @@ class Driver:
         self._failure = failure
         self._python = python
         self._cores = cores
-        self._bound = bound
+        self.bound = bound
         self.version = ""
         self.offers: frozenset[str] = frozenset()
 
@@ -101,12 +101,12 @@ class Driver:
 
     def _line(self, do: str) -> bytes:
         assert self._process.stdout is not None
-        end = time.monotonic() + self._bound
+        end = time.monotonic() + self.bound
         while b"\n" not in self._unread:
             ready, _, _ = select.select([self._process.stdout], [], [], max(0.0, end - time.monotonic()))
             if not ready:
                 os.killpg(self._process.pid, signal.SIGKILL)
-                raise self._failure(f"no answer to {do!r} within {self._bound:g} s")
+                raise self._failure(f"no answer to {do!r} within {self.bound:g} s")
             chunk = self._process.stdout.read(65536)
             if not chunk:
                 raise self._failure(self._last_words())
