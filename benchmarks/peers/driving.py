@@ -80,12 +80,16 @@ class Driver:
         assert self._process.stdout is not None
         self._process.stdin.close()
         self._process.stdout.close()
+        self._end()
+        self._errors.close()
+
+    def _end(self) -> None:
+        """It has been told to, or has closed its side."""
         try:
             self._process.wait(END_BOUND)
         except subprocess.TimeoutExpired:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
-        self._errors.close()
 
     def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
         """The answer; the driver's kind of failure if there is none, or the peer has failed."""
@@ -115,7 +119,7 @@ class Driver:
         return line
 
     def _last_words(self) -> str:
-        self._process.wait()
+        self._end()
         self._errors.seek(0)
         said = self._errors.read().strip().splitlines()
         return said[-1] if said else f"it ended with exit code {self._process.returncode}"
