@@ -31,6 +31,9 @@ from tunewire.wire.frames import HEADER_BYTES, JOIN_BYTES, Buffer, Frame
 
 #: Bytes that wait to be read before the pipe is not read any further.
 _READ_AHEAD = 1 << 18
+#: A pipe holds no more unless it was enlarged. asyncio reads with a buffer of 256 KiB, for which the allocator goes to the
+#: kernel each time (4 us of a call).
+_READ_BYTES = 1 << 16
 #: Frames and bytes held in one turn of the loop before it is let round.
 _TURN_FRAMES = 256
 _TURN_BYTES = JOIN_BYTES
@@ -256,6 +259,8 @@ class Connection:
             read_file.close()
             write_file.close()
             raise
+        if hasattr(read_transport, "max_size"):
+            read_transport.max_size = _READ_BYTES
         try:
             write_transport, write_side = await loop.connect_write_pipe(_WriteSide, write_file)
         except BaseException:

@@ -419,7 +419,7 @@ class Pool(BaseCaller):
         begun = self._loop.time()
         if self.is_full(lease) and not await self.admit(lease, limits.queue):
             return self._queue_timeout(limits, options.name or callable_name(function))
-        request = Request(Function(function), args, kwargs, options.name)
+        request = Request(Function.of(function), args, kwargs, options.name)
         call = self._submit(request, options, limits, begun, lease)
         return await self._outcome_of(call)
 

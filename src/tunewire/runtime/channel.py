@@ -12,8 +12,10 @@ from collections.abc import Sequence
 
 from tunewire.errors import TruncatedFrame
 from tunewire.wire.assembly import parts_of
-from tunewire.wire.frames import HEADER_BYTES, Buffer, Frame, parse_header
+from tunewire.wire.frames import HEADER_BYTES, JOIN_BYTES, Buffer, Frame, Header, parse_header, split_body
 
+#: More than most frames are; a larger one's parts are read where they are to lie.
+_READ_BYTES = 1 << 14
 #: Linux allows 1024 parts in one writev(2).
 _MAX_PARTS = 1024
 
@@ -27,18 +29,34 @@ class Channel:
         self.max_frame_bytes = max_frame_bytes
         # A thread of a user's may announce a phase while the main thread writes; frames must not interleave.
         self._writing = allocate_lock()
+        #: What came with the frame that was read last.
+        self._ahead = b""
 
     def has_input(self) -> bool:
         """Whether a read would find something, or the end."""
-        return bool(select.select([self._read_fd], [], [], 0)[0])
+        return bool(self._ahead or select.select([self._read_fd], [], [], 0)[0])
 
     def read(self) -> Frame | None:
         """The next frame; None when the parent has closed its side. Values of large frames lie in memory of their own,
         aligned and writable, as an array that is rebuilt on them must be."""
-        head = self._read_exactly(HEADER_BYTES, may_end=True)
-        if head is None:
-            return None
-        parts = parts_of(parse_header(head, max_frame_bytes=self.max_frame_bytes))
+        data = self._ahead
+        while len(data) < HEADER_BYTES:
+            more = os.read(self._read_fd, _READ_BYTES)
+            if not more:
+                if not data:
+                    return None
+                raise TruncatedFrame(received=len(data), expected=HEADER_BYTES)
+            data += more
+        header = parse_header(data[:HEADER_BYTES], max_frame_bytes=self.max_frame_bytes)
+        stop = HEADER_BYTES + header.length
+        if len(data) >= stop and header.length <= JOIN_BYTES:
+            self._ahead = data[stop:]
+            return split_body(header, data[HEADER_BYTES:stop])
+        self._ahead = data[HEADER_BYTES:]
+        return self._rest_of(header)
+
+    def _rest_of(self, header: Header) -> Frame:
+        parts = parts_of(header)
         size = next(parts)
         while True:
             try:
@@ -48,19 +66,13 @@ class Channel:
                 return frame
 
     def _exactly(self, count: int) -> bytearray:
-        data = self._read_exactly(count, may_end=False)
-        assert data is not None
-        return data
-
-    def _read_exactly(self, count: int, *, may_end: bool) -> bytearray | None:
         data = bytearray(count)
         view = memoryview(data)
-        got = 0
+        got = min(count, len(self._ahead))
+        view[:got], self._ahead = self._ahead[:got], self._ahead[got:]
         while got < count:
             n = os.readv(self._read_fd, [view[got:]])
             if n == 0:
-                if may_end and got == 0:
-                    return None
                 raise TruncatedFrame(received=got, expected=count)
             got += n
         return data
@@ -68,6 +80,11 @@ class Channel:
     def write(self, parts: Sequence[Buffer]) -> None:
         """All of `parts`, in order. BrokenPipeError when the parent no longer reads."""
         with self._writing:
+            if len(parts) == 1:  # nearly always
+                written = os.write(self._write_fd, parts[0])
+                if written == len(parts[0]):
+                    return
+                parts = [memoryview(parts[0])[written:]]
             rest = [memoryview(part).cast("B") for part in parts if memoryview(part).nbytes]
             while rest:
                 written = os.writev(self._write_fd, rest[:_MAX_PARTS])

@@ -6,7 +6,7 @@ import mmap
 import os
 import time
 
-from tunewire.wire.record import PAGE_BYTES, Record, write_record
+from tunewire.wire.record import PAGE_BYTES, write_record
 
 
 class Recorder:
@@ -35,4 +35,4 @@ class Recorder:
 
     def _write(self, began_ns: int) -> None:
         if self._page is not None:
-            write_record(self._page, Record(self._call_id, began_ns, self._finished))
+            write_record(self._page, 0, self._call_id, began_ns, self._finished)

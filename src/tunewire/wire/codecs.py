@@ -79,6 +79,14 @@ def _dump_by_value(value: object, what: str) -> list[Buffer]:
         raise EncodeError(what=what, path=path, reason=f"{type(error).__name__}: {error}") from error
 
 
+def pickles_by_reference(function: Callable[..., Any]) -> bool:
+    """Whether a function's pickle is its name and nothing else, so that it says the same as long as this holds."""
+    if _pickled_by_value_on_request() or function.__module__ == "__main__":
+        return False
+    module = sys.modules.get(function.__module__)
+    return module is not None and getattr(module, function.__qualname__, None) is function
+
+
 def encode_pickle(value: object, *, what: str) -> tuple[Codec, list[Buffer]]:
     """`value` as pickle buffers: the pickle itself, then the buffers that it refers to, uncopied.
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import types
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
+from weakref import WeakKeyDictionary
 
 import msgspec
 
 from tunewire.errors import EncodeError, encodable
-from tunewire.wire.codecs import Codec, encode_pickle
+from tunewire.wire.codecs import Codec, encode_pickle, pickles_by_reference
 from tunewire.wire.frames import Buffer
 from tunewire.wire.messages import Call, pack_message
 from tunewire.workers.lifecycle import CallInfo
@@ -42,9 +44,21 @@ PackedFrame: TypeAlias = tuple[list[Buffer], int]
 class Function:
     """A callable, encoded; made once for all the calls of a map.
 
-    A function that the child can import costs about a microsecond; one that must travel by value (a lambda, a
-    closure, what is defined in `__main__`) some twenty.
+    A function that the child can import is encoded once; one that must travel by value (a lambda, a closure, what is
+    defined in `__main__`), some twenty microseconds each time.
     """
+
+    _imported: ClassVar[WeakKeyDictionary[types.FunctionType, Function]] = WeakKeyDictionary()
+
+    @classmethod
+    def of(cls, function: Callable[..., Any]) -> Function:
+        """The same, from memory where that is safe: a plain function that is what its name says."""
+        if type(function) is not types.FunctionType or not pickles_by_reference(function):
+            return cls(function)
+        known = cls._imported.get(function)
+        if known is None:
+            known = cls._imported[function] = cls(function)
+        return known
 
     def __init__(self, function: Callable[..., Any]) -> None:
         if not callable(function):
@@ -56,6 +70,9 @@ class Function:
                 what=f"callable {self.name}", reason="it holds buffers of its own; pass them as arguments"
             )
         self.buffer = buffers[0]
+
+
+_NO_ARGUMENTS = encode_pickle(((), {}), what="no arguments")
 
 
 class Request:
@@ -72,7 +89,10 @@ class Request:
     ) -> None:
         """EncodeError if an argument cannot be sent; it names the part at fault."""
         self.name = displayable(name) if name else function.name
-        codec, buffers = encode_pickle((args, dict(kwargs or {})), what=f"arguments of {function.name}")
+        if args or kwargs:
+            codec, buffers = encode_pickle((args, dict(kwargs or {})), what=f"arguments of {function.name}")
+        else:
+            codec, buffers = _NO_ARGUMENTS
         self.codec = max(codec, function.codec)
         self._buffers: tuple[Buffer, ...] = (function.buffer, *buffers)
 

@@ -47,6 +47,10 @@ from tunewire.workers.limits import Limits
 class State(Enum):
     """Where a worker is in its life."""
 
+    __hash__ = (
+        object.__hash__
+    )  # by identity: Enum's own is a function in Python, and the table is asked twice a call
+
     EMPTY = auto()
     STARTING = auto()
     INITIALISING = auto()
