@@ -6,7 +6,6 @@ Measured: a child that blocks in read(2) answers an echo in two thirds of the ti
 from __future__ import annotations
 
 import os
-import select
 from _thread import allocate_lock
 from collections.abc import Sequence
 
@@ -34,7 +33,11 @@ class Channel:
 
     def has_input(self) -> bool:
         """Whether a read would find something, or the end."""
-        return bool(self._ahead or select.select([self._read_fd], [], [], 0)[0])
+        if self._ahead:
+            return True
+        import select  # for an interrupt only
+
+        return bool(select.select([self._read_fd], [], [], 0)[0])
 
     def read(self) -> Frame | None:
         """The next frame; None when the parent has closed its side. Values of large frames lie in memory of their own,
