@@ -121,18 +121,19 @@ def _tail(label: str, text: str) -> str:
 class WireError(TunewireError):
     """A frame was malformed, larger than agreed, or not allowed at this moment. The process that sent it is ended.
 
-    `reason` says what was wrong; `pid` is the peer's process where it is known.
+    `reason` says what was wrong; `pid` is the peer's process and `device` what it is pinned to, where they are known.
     """
 
     reason: str
     pid: int | None
+    device: str | None
 
-    def __init__(self, *, reason: str, pid: int | None = None) -> None:
-        super().__init__(reason=reason, pid=pid)
+    def __init__(self, *, reason: str, pid: int | None = None, device: str | None = None) -> None:
+        super().__init__(reason=reason, pid=pid, device=device)
 
     def _sentence(self) -> str:
         who = "" if self.pid is None else f" by process {self.pid}"
-        return f"protocol broken{who}: {self.reason}."
+        return f"protocol broken{who}{_on(self.device)}: {self.reason}."
 
 
 class TruncatedFrame(WireError, EOFError):
@@ -142,7 +143,7 @@ class TruncatedFrame(WireError, EOFError):
     expected: int
 
     def __init__(self, *, received: int, expected: int, pid: int | None = None) -> None:
-        TunewireError.__init__(self, received=received, expected=expected, pid=pid)
+        TunewireError.__init__(self, received=received, expected=expected, pid=pid, device=None)
 
     def _sentence(self) -> str:
         who = "the peer" if self.pid is None else f"process {self.pid}"
@@ -243,7 +244,9 @@ class WorkerCrashed(TunewireError, ChildProcessError):
     """The worker's process ended, or closed its channel, while the call was running.
 
     `exit_code` is what the process exited with, or None; `signal` the name of the signal that ended it, or None;
-    `stderr` and `stdout` the tails of its output; `phase` the stage that it was in; `pid` the process.
+    `stderr` and `stdout` the tails of its output; `phase` the stage that it was in; `pid` the process. `arguments` are
+    the call's in a few words, `uptime` is the process's age in seconds, `peak_bytes` its largest resident memory, where it
+    is known.
     """
 
     exit_code: int | None
@@ -255,6 +258,9 @@ class WorkerCrashed(TunewireError, ChildProcessError):
     pid: int | None
     callable_name: str | None
     reason: str | None
+    arguments: str
+    uptime: float | None
+    peak_bytes: int | None
 
     def __init__(
         self,
@@ -268,6 +274,9 @@ class WorkerCrashed(TunewireError, ChildProcessError):
         pid: int | None = None,
         callable_name: str | None = None,
         reason: str | None = None,
+        arguments: str = "",
+        uptime: float | None = None,
+        peak_bytes: int | None = None,
     ) -> None:
         super().__init__(
             exit_code=exit_code,
@@ -279,10 +288,13 @@ class WorkerCrashed(TunewireError, ChildProcessError):
             pid=pid,
             callable_name=callable_name,
             reason=reason,
+            arguments=arguments,
+            uptime=uptime,
+            peak_bytes=peak_bytes,
         )
 
     def _sentence(self) -> str:
-        name = self.callable_name or "the call"
+        name = f"{self.callable_name}{self.arguments}" if self.callable_name else "the call"
         process = "its process" if self.pid is None else f"its process {self.pid}"
         return (
             f"{process} {self._how()}{_on(self.device)} while {name} was in phase {self.phase!r}."

@@ -128,6 +128,7 @@ COVERED = {
     "T-08": [
         "test_reported_faults::test_timeout_crash_broken_protocol_and_exception_are_told_apart",
         "test_supervision::test_limits_name_phase_limit_and_device",
+        "test_supervision::test_a_broken_protocol_names_the_process_and_its_device",
     ],
     "T-12": [
         "test_reported_faults::"
@@ -300,6 +301,7 @@ COVERED = {
     "P-36": [
         "test_lifetime::test_nothing_outlives_the_parent_however_it_ends",
         "test_reported_faults::test_a_parent_that_is_killed_leaves_no_worker",
+        "test_lifetime::test_a_process_whose_interpreter_never_starts_does_not_outlive_the_parent",
     ],
     "P-38": ["test_lifetime::test_no_descendant_is_left"],
     "P-39": [
@@ -323,7 +325,10 @@ COVERED = {
     ],
     "P-55": ["test_reported_faults::test_binary_junk_that_looks_like_frames_stays_output"],
     "P-58": ["test_calls::test_what_a_call_prints_is_on_its_outcome_and_nowhere_else"],
-    "P-59": ["test_supervision::test_a_postmortem_says_how_a_process_ended_and_what_it_did_last"],
+    "P-59": [
+        "test_supervision::test_a_postmortem_says_how_a_process_ended_and_what_it_did_last",
+        "test_supervision::test_a_crash_says_what_was_called_with_what_and_what_it_took",
+    ],
     "P-60": ["test_reported_faults::test_however_often_and_whenever_it_is_killed_the_signal_is_known"],
     "P-62": [
         "test_reported_faults::test_a_cause_and_notes_within_a_group_arrive",
@@ -370,7 +375,6 @@ OPEN = {
     "PB27": "launching by CUDA graphs is not offered yet",
     "PB28": "a profiler as a clock is not offered: events and the profiling of OpenCL are",
     "PB29": "devices of a user's own kind are not offered",
-    "T-08": "a WireError names the process, and neither a device nor a limit, since none was reached",
     "T-22": CACHE_POLICY,
     "Y-36": "a lock on a device between pools and processes is not offered yet",
     "N-03": "repeated launches before a measurement, to find late faults, are not offered yet",
@@ -387,10 +391,8 @@ OPEN = {
     "K-49": STORE,
     "K-51": DEVICE_STATE,
     "P-9": "needs a parent of many gigabytes, and the answer is a figure: one of the benchmarks to come",
-    "P-36": "a process that hangs before its interpreter has run a line of ours (in a .pth file, say) is not ended",
     "P-45": "an interrupted cell of a notebook is part of the integrations to come",
     "P-50": "a device is not probed yet before its next process gets work",
-    "P-59": "a death report has neither a summary of the arguments nor the peak of memory",
     "P-71": "shared memory for large values is not offered yet",
     "P-72": "partial results of one call, and progress, are streams: not offered yet",
     "P-80": "a kernel's restart with a pool left over is part of the integrations to come",

@@ -7,6 +7,7 @@ import io
 import logging
 import mmap
 import os
+import pickle
 import random
 import signal
 import subprocess
@@ -17,7 +18,7 @@ import psutil
 import pytest
 
 from tunewire import Ladder, Limits, OutcomeKind, Pool, Recycle, Worker
-from tunewire.errors import CallTimeout, StartError, WorkerCrashed
+from tunewire.errors import CallTimeout, StartError, WireError, WorkerCrashed
 from tunewire.runtime import CallInterrupted, check_after_interrupt
 
 pytestmark = pytest.mark.asyncio
@@ -541,7 +542,39 @@ async def test_a_postmortem_says_how_a_process_ended_and_what_it_did_last():
     assert told.last_calls[0] == "add"
     assert "lambda" in told.last_calls[1]
     assert told.uptime > 0
+    assert told.peak_bytes > 1_000_000
     assert not told.out_of_memory
+
+
+async def test_a_crash_says_what_was_called_with_what_and_what_it_took():
+    def fill_and_crash(megabytes, *_, **__):
+        filled = bytearray(os.urandom(1 << 20) * megabytes)
+        os.kill(os.getpid(), signal.SIGSEGV if filled else signal.SIGKILL)
+
+    async with Worker() as worker:
+        before = await worker.run(os.abort)
+        with pytest.raises(WorkerCrashed) as caught:
+            await worker.call(fill_and_crash, 64, "tile", [1, 2], kwargs={"unroll": True, "long": "x" * 1000})
+    told = caught.value
+    assert told.signal == "SIGSEGV"
+    assert told.arguments == "(64, 'tile', <list of 2>, unroll=True, long=<str of 1000>)"
+    assert f"fill_and_crash{told.arguments} was in phase 'run'" in str(told)
+    assert told.uptime > 0
+    assert told.peak_bytes > before.error.peak_bytes + (32 << 20)
+    assert pickle.loads(pickle.dumps(told)).peak_bytes == told.peak_bytes
+
+
+async def test_a_broken_protocol_names_the_process_and_its_device():
+    def garble():
+        for fd in range(3, 100):
+            with contextlib.suppress(OSError):
+                os.write(fd, b"no frame at all, and longer than a header")
+
+    async with Worker(device="cpu") as worker:
+        with pytest.raises(WireError) as caught:
+            await worker.call(garble)
+    assert caught.value.device == "cpu"
+    assert f"by process {caught.value.pid} on cpu" in str(caught.value)
 
 
 async def test_events_and_statistics_say_what_runs_where_since_when():

@@ -41,7 +41,7 @@ from tunewire.wire.messages import (
     pack_message,
     read_message,
 )
-from tunewire.wire.record import PAGE_BYTES, Record, read_record
+from tunewire.wire.record import PAGE_BYTES, Record, read_peak, read_record
 
 #: Kept of each output stream.
 OUTPUT_TAIL_BYTES = 16 * 1024
@@ -313,6 +313,10 @@ class ChildProcess:
     def recorded(self) -> Record | None:
         """What the flight recorder says, if there is one. The child can write what it likes there."""
         return None if self._page is None else read_record(self._page)
+
+    def peak_bytes(self) -> int | None:
+        """The most resident memory that it held, once it has ended; None where there is no guard to tell."""
+        return None if self._page is None else read_peak(self._page)
 
     async def _no_hello(self, reason: str) -> StartError:
         await self.exit_code_soon(_EXIT_CODE_WAIT)

@@ -490,7 +490,7 @@ class Pool(BaseCaller):
             idempotent=options.idempotent,
         )
         call = PendingCall(
-            request.name,
+            request,
             frame,
             info=info,
             results=self._results,

@@ -53,13 +53,16 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _HANDLED = frozenset({signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD})
 _PASSED_ON: dict[int, int] = {signal.SIGUSR1: signal.SIGTERM, signal.SIGUSR2: INTERRUPT_SIGNAL}
+#: In the flight recorder's page: wire.record, which is too much to import here.
+_PEAK_OFFSET = 24
 #: Between two rounds of killing. A killed process is reapable within a fraction of this.
 _ROUND_MS = 1
 
 
 def main() -> NoReturn:
     """Run the command that the arguments are, and stay until its whole tree is gone; then end as it did."""
-    parent_pid = int(os.environ[VARIABLE].split(":")[2])
+    _, _, parent, recorder, *_ = os.environ[VARIABLE].split(":")
+    parent_pid = int(parent)
     if os.getppid() != parent_pid:
         os._exit(1)  # the parent ended while this interpreter started; there is nobody to work for
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -73,9 +76,25 @@ def main() -> NoReturn:
     if worker_pid == 0:
         _become_worker(guard_pid, mask, sys.argv[1:])
     try:
-        _stand(parent_pidfd, worker_pid)
+        _stand(parent_pidfd, _Worker(worker_pid, int(recorder) if recorder else None))
     finally:
         os._exit(1)
+
+
+class _Worker:
+    """The process that is watched."""
+
+    def __init__(self, pid: int, recorder_fd: int | None) -> None:
+        self.pid = pid
+        self.recorder_fd = recorder_fd
+        #: As waitpid told it, once it has been reaped.
+        self.status: int | None = None
+
+    def has_ended(self, status: int, peak_kib: int) -> None:
+        """Note how, and leave the most memory that it held in the flight recorder: the kernel tells its parent alone."""
+        self.status = status
+        if self.recorder_fd is not None:
+            os.pwrite(self.recorder_fd, (peak_kib * 1024).to_bytes(8, "little"), _PEAK_OFFSET)
 
 
 def _become_worker(guard_pid: int, mask: set[int], command: list[str]) -> NoReturn:
@@ -107,10 +126,10 @@ def _die_with(guard_pid: int) -> None:
         os._exit(1)
 
 
-def _stand(parent_pidfd: int, worker_pid: int) -> NoReturn:
+def _stand(parent_pidfd: int, worker: _Worker) -> NoReturn:
     alarm, bell = os.pipe()
     os.set_blocking(bell, False)
-    _close_all_but({parent_pidfd, alarm, bell})
+    _close_all_but({parent_pidfd, alarm, bell, worker.recorder_fd})
     asked: list[int] = []
     for number in _HANDLED:
         # Only noted: a handler may run between a process's reaping and the moment at which that is known.
@@ -118,15 +137,14 @@ def _stand(parent_pidfd: int, worker_pid: int) -> NoReturn:
     signal.set_wakeup_fd(bell, warn_on_full_buffer=False)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
 
-    status: int | None = None
     try:
-        status = _watch(parent_pidfd, alarm, worker_pid, asked)
+        _watch(parent_pidfd, alarm, worker, asked)
     finally:  # whatever went wrong here, the tree must not outlive it
-        _end_like(_kill_descendants(worker_pid, status))
+        _end_like(_kill_descendants(worker))
 
 
-def _watch(parent_pidfd: int, alarm: int, worker_pid: int, asked: list[int]) -> int | None:
-    """Sleep until the worker has ended (its status), or its end is due (None)."""
+def _watch(parent_pidfd: int, alarm: int, worker: _Worker, asked: list[int]) -> None:
+    """Sleep until the worker has ended, or its end is due."""
     poll = select.poll()
     poll.register(parent_pidfd, select.POLLIN)
     poll.register(alarm, select.POLLIN)
@@ -134,15 +152,15 @@ def _watch(parent_pidfd: int, alarm: int, worker_pid: int, asked: list[int]) -> 
         woken = [fd for fd, _ in poll.poll()]
         if alarm in woken:
             os.read(alarm, 4096)
-        status = _reap(worker_pid)
-        if status is not None or parent_pidfd in woken:
-            return status
+        _reap(worker)
+        if worker.status is not None or parent_pidfd in woken:
+            return
         while asked:
             number = asked.pop(0)
-            if number == signal.SIGTERM or (number == signal.SIGUSR1 and _is_deaf(worker_pid)):
-                return None
+            if number == signal.SIGTERM or (number == signal.SIGUSR1 and _is_deaf(worker.pid)):
+                return
             if number in _PASSED_ON:  # the worker was not reaped just now, so the pid is still its
-                os.kill(worker_pid, _PASSED_ON[number])
+                os.kill(worker.pid, _PASSED_ON[number])
 
 
 def _is_deaf(pid: int) -> bool:
@@ -157,7 +175,7 @@ def _is_deaf(pid: int) -> bool:
     return False
 
 
-def _close_all_but(kept: set[int]) -> None:
+def _close_all_but(kept: set[int | None]) -> None:
     """The worker's pipes must have one holder each, or nobody would see them close."""
     for name in os.listdir("/proc/self/fd"):
         fd = int(name)
@@ -168,18 +186,17 @@ def _close_all_but(kept: set[int]) -> None:
             continue
 
 
-def _reap(worker_pid: int) -> int | None:
-    """Reap whatever has ended; the worker's wait status if it was among it."""
-    found: int | None = None
+def _reap(worker: _Worker) -> bool:
+    """Reap whatever has ended; whether there are children left."""
     try:
         while True:
-            pid, status = os.waitpid(-1, os.WNOHANG)
+            pid, status, usage = os.wait4(-1, os.WNOHANG)
             if pid == 0:
-                return found
-            if pid == worker_pid:
-                found = status
+                return True
+            if pid == worker.pid:
+                worker.has_ended(status, usage.ru_maxrss)
     except ChildProcessError:
-        return found
+        return False
 
 
 def _content(path: str) -> bytes:
@@ -223,7 +240,8 @@ def _descendants(pid: int) -> list[int]:
     return found
 
 
-def _kill_descendants(worker_pid: int, status: int | None) -> int:
+def _kill_descendants(worker: _Worker) -> int:
+    """Round by round, until none is left; how the worker ended."""
     pause = select.poll()
     me = os.getpid()
     while True:
@@ -232,15 +250,8 @@ def _kill_descendants(worker_pid: int, status: int | None) -> int:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
-        try:
-            while True:
-                pid, ended = os.waitpid(-1, os.WNOHANG)
-                if pid == 0:
-                    break
-                if pid == worker_pid:
-                    status = ended
-        except ChildProcessError:
-            return signal.SIGKILL if status is None else status
+        if not _reap(worker):
+            return signal.SIGKILL if worker.status is None else worker.status
         pause.poll(_ROUND_MS)
 
 

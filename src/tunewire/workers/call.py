@@ -17,6 +17,7 @@ from tunewire.wire.frames import Buffer
 from tunewire.wire.messages import Call, pack_message
 from tunewire.workers.lifecycle import CallInfo
 from tunewire.workers.outcome import Outcome
+from tunewire.workers.summary import summary_of
 
 
 def callable_name(function: Callable[..., Any]) -> str:
@@ -78,7 +79,7 @@ _NO_ARGUMENTS = encode_pickle(((), {}), what="no arguments")
 class Request:
     """What is sent for one call."""
 
-    __slots__ = ("_buffers", "codec", "name")
+    __slots__ = ("_buffers", "args", "codec", "kwargs", "name")
 
     def __init__(
         self,
@@ -89,6 +90,7 @@ class Request:
     ) -> None:
         """EncodeError if an argument cannot be sent; it names the part at fault."""
         self.name = displayable(name) if name else function.name
+        self.args, self.kwargs = args, kwargs or {}
         if args or kwargs:
             codec, buffers = encode_pickle((args, dict(kwargs or {})), what=f"arguments of {function.name}")
         else:
@@ -123,11 +125,11 @@ class Request:
 class PendingCall:
     """One call from its submission to its outcome."""
 
-    __slots__ = ("_decided", "frame", "future", "info", "name", "result_type", "results")
+    __slots__ = ("_decided", "_request", "frame", "future", "info", "name", "result_type", "results")
 
     def __init__(
         self,
-        name: str,
+        request: Request,
         frame: PackedFrame,
         *,
         info: CallInfo,
@@ -137,7 +139,8 @@ class PendingCall:
         decided: Callable[[PendingCall, Outcome[Any]], None],
     ) -> None:
         self.info = info
-        self.name = name
+        self.name = request.name
+        self._request = request
         self.frame = frame
         self.results = results
         self.result_type = result_type
@@ -148,6 +151,11 @@ class PendingCall:
     def id(self) -> int:
         """Unique in its pool."""
         return self.info.id
+
+    @property
+    def arguments(self) -> str:
+        """What it was made with, in a few words."""
+        return summary_of(self._request.args, self._request.kwargs)
 
     def count_repeat(self) -> None:
         """It is sent once more."""

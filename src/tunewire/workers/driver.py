@@ -422,7 +422,9 @@ class WorkerDriver:
         except (EndpointClosed, TruncatedFrame):
             await self._note_end(process)
         except WireError as error:
-            self._loss = (OutcomeKind.CRASH, error)
+            located = WireError(reason=error.reason, pid=self.pid, device=self.spec.device)
+            located.__cause__ = error
+            self._loss = (OutcomeKind.CRASH, located)
         except Exception as error:  # noqa: BLE001 — see _give_up
             self._give_up(error)
 
@@ -451,8 +453,10 @@ class WorkerDriver:
 
     def _crash(self, *, exit_code: int | None = None, reason: str | None = None) -> WorkerCrashed:
         stdout = stderr = ""
+        peak_bytes = uptime = None
         if self._process is not None:
             stdout, stderr = self._process.stdout.text(), self._process.stderr.text()
+            peak_bytes, uptime = self._process.peak_bytes(), self._loop.time() - self._started_at
         return WorkerCrashed(
             exit_code=exit_code,
             signal=signal_name(exit_code),
@@ -463,6 +467,9 @@ class WorkerDriver:
             pid=self.pid,
             callable_name=None if self._call is None else self._call.name,
             reason=reason,
+            arguments="" if self._call is None else self._call.arguments,
+            uptime=uptime,
+            peak_bytes=peak_bytes,
         )
 
     def _on_frame(self, frame: Frame) -> None:
@@ -543,6 +550,7 @@ class WorkerDriver:
             signal=signal_name(exit_code),
             reason=self._end_reason or "it ended by itself",
             uptime=self._loop.time() - self._started_at,
+            peak_bytes=process.peak_bytes(),
             out_of_memory=killed and out_of_memory_kills() > self._memory_kills,
             last_calls=tuple(self._last_calls),
             stdout=process.stdout.text(),

@@ -10,7 +10,8 @@ class Postmortem(msgspec.Struct, frozen=True):
 
     `exit_code` (negative: the signal) and `signal`, its name; None where the process was lost sight of. `reason`: who
     ended it, in words. `out_of_memory`: whether the kernel's out-of-memory killer was counted in this control group
-    while it died of SIGKILL. `last_calls`: names of its last callables, the latest last. `uptime` in seconds.
+    while it died of SIGKILL. `last_calls`: names of its last callables, the latest last. `uptime` in seconds. `peak_bytes`:
+    the most resident memory that it held itself, None where that is not told.
     `stdout`, `stderr`: tails of what it wrote since its last outcome.
 
     >>> Postmortem(pid=7, exit_code=-11, signal="SIGSEGV", reason="it crashed", uptime=1.5).signal
@@ -23,6 +24,7 @@ class Postmortem(msgspec.Struct, frozen=True):
     reason: str
     uptime: float
     out_of_memory: bool = False
+    peak_bytes: int | None = None
     last_calls: tuple[str, ...] = ()
     stdout: str = ""
     stderr: str = ""
