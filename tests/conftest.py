@@ -27,6 +27,11 @@ from typing import Any
 
 import psutil
 import pytest
+from hypothesis import settings
+
+# How long an example takes says something of the machine, nothing of the code.
+settings.register_profile("tunewire", deadline=None)
+settings.load_profile("tunewire")
 
 GRACE_S = 1.0
 SESSION_MARK = "TUNEWIRE_TEST_SESSION"

@@ -38,6 +38,7 @@ ALLOWED: Mapping[str, frozenset[str]] = {
     "pool": frozenset({"wire", "endpoints", "runtime", "workers", "devices"}),
     "bench": frozenset({"wire", "runtime", "workers", "devices", "pool.protocol"}),
     "tune": frozenset({"wire", "runtime", "workers", "devices", "pool.protocol", "bench"}),
+    "__main__": frozenset({"cli"}),
     "cli": frozenset({"workers", "devices", "pool", "bench", "tune"}),
     "testing": frozenset({"wire", "endpoints", "runtime", "workers", "pool"}),
     DOOR: frozenset({"endpoints", "runtime", "workers", "devices", "pool", "bench", "tune"}),

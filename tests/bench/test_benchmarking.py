@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 
 from tunewire import Limits, OutcomeKind, Pool
-from tunewire.bench import Array, RawKernel, Scalar, benchmark, benchmark_outcome
+from tunewire.bench import Array, CFunction, RawKernel, Scalar, benchmark, benchmark_outcome
 from tunewire.bench.benchmarking import choose_device
 from tunewire.errors import (
     CallTimeout,
@@ -200,6 +200,10 @@ async def test_what_is_asked_wrongly_is_an_error_before_anything_runs(pool: Pool
         await benchmark_outcome(RawKernel("__global__ void f() {}", "f", "cuda"), pool=pool)
     with pytest.raises(InvalidKernel, match="no parameter 'N'"):
         await benchmark_outcome(RawKernel("kernel void f() {}", "f", grid="N"), pool=pool)
+    with pytest.raises(TypeError, match="no named arguments, so not x"):
+        await benchmark(
+            CFunction("libm.so.6", "sqrt", ("c_double",), "c_double"), kwargs={"x": 1.0}, pool=pool
+        )
     with pytest.raises(TypeError, match="are for callables"):
         await benchmark_outcome(KERNEL, args=(1,), pool=pool)
     with pytest.raises(ValueError, match="samples=0"):

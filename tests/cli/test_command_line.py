@@ -14,7 +14,7 @@ import pytest
 
 from tunewire.tune import TuningResult
 
-COMMAND = [sys.executable, "-m", "tunewire.cli"]
+COMMAND = [sys.executable, "-m", "tunewire"]
 # What the terminal of whoever runs the tests says about itself is not to decide what is printed.
 TERMINAL = {"COLUMNS", "LINES", "TERM", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"}
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in TERMINAL}

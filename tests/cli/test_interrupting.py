@@ -17,7 +17,7 @@ import pytest
 
 from tunewire.tune import TuningResult
 
-COMMAND = [sys.executable, "-m", "tunewire.cli"]
+COMMAND = [sys.executable, "-m", "tunewire"]
 PATIENCE_S = 60
 
 # The second configuration does not end: without a signal, the run lasts for its whole limit of ten minutes.

@@ -197,7 +197,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert sorted(self.scheduler.waiting_calls()) == sorted(self.waiting)
 
 
-SchedulerMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+SchedulerMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=40)
 TestSchedulerMachine = SchedulerMachine.TestCase
 
 

@@ -427,7 +427,7 @@ class WorkerMachine(RuleBasedStateMachine):
         assert not self.open_calls
 
 
-WorkerMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+WorkerMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=40)
 TestWorkerMachine = WorkerMachine.TestCase
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from tunewire.bench.cfunction import CFunction
 from tunewire.bench.kernel import RawKernel
 from tunewire.bench.measurement import Measurement
 from tunewire.bench.procedure import Plan
@@ -119,6 +120,10 @@ async def benchmark_outcome(
             raise TypeError("a RawKernel has its arguments in itself; args= and kwargs= are for callables")
         call = (measure_kernel, candidate.bind({}), chosen, plan)
     else:
+        if isinstance(candidate, CFunction) and kwargs:
+            raise TypeError(
+                f"a C function has no named arguments, so not {', '.join(kwargs)}: they go in args="
+            )
         call = (measure_callable, seal(candidate, args, kwargs or {}), chosen, plan)
     async with pool.lease(chosen) as worker:
         return await worker.run(

@@ -115,12 +115,17 @@ class Space:
     def validate(self, values: Mapping[str, Value]) -> Configuration:
         """`values` as a configuration of this space, in its order. InvalidSpace with the reason if it is none.
 
-        >>> Space({"A": [1, 2], "B": [1, 2]}).validate({"B": 1, "A": 2})
+        Its values are the space's own, where another type's equal was given (8.0 for 8).
+
+        >>> Space({"A": [1, 2], "B": [1, 2]}).validate({"B": 1.0, "A": 2})
         Configuration({'A': 2, 'B': 1})
         """
         if (why := self._objection(values)) is not None:
             raise InvalidSpace(reason=f"{why} ({Configuration(values)})")
-        return Configuration((name, values[name]) for name in self.names)
+        return Configuration(
+            (parameter.name, parameter.values[parameter.values.index(values[parameter.name])])
+            for parameter in self._parameters
+        )
 
     def __iter__(self) -> Iterator[Configuration]:
         return self._walk(self._levels)
