@@ -35,13 +35,14 @@ ALLOWED: Mapping[str, frozenset[str]] = {
     "endpoints": frozenset({"wire", "runtime.claim"}),  # whose child's side claims its pipes in the same way
     "workers": frozenset({"wire", "endpoints", "runtime"}),
     "devices": frozenset({"wire", "endpoints", "workers"}),
+    "services": frozenset({"wire", "endpoints", "runtime.claim", "workers.limits"}),
     "pool": frozenset({"wire", "endpoints", "runtime", "workers", "devices"}),
     "bench": frozenset({"wire", "runtime", "workers", "devices", "pool.protocol"}),
     "tune": frozenset({"wire", "runtime", "workers", "devices", "pool.protocol", "bench"}),
     "__main__": frozenset({"cli"}),
     "cli": frozenset({"workers", "devices", "pool", "bench", "tune"}),
     "testing": frozenset({"wire", "endpoints", "runtime", "workers", "pool"}),
-    DOOR: frozenset({"endpoints", "runtime", "workers", "devices", "pool", "bench", "tune"}),
+    DOOR: frozenset({"endpoints", "services", "runtime", "workers", "devices", "pool", "bench", "tune"}),
 }
 
 # Frames, messages and errors know no descriptor, process, loop or clock.

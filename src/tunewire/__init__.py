@@ -38,6 +38,10 @@ if TYPE_CHECKING:
     from tunewire.pool import Worker as Worker
     from tunewire.pool import WorkerStatistics as WorkerStatistics
     from tunewire.runtime import current_call as current_call
+    from tunewire.services import Service as Service
+    from tunewire.services import ServiceConnection as ServiceConnection
+    from tunewire.services import connect as connect
+    from tunewire.services import method as method
     from tunewire.workers import Ladder as Ladder
     from tunewire.workers import Limits as Limits
     from tunewire.workers import Outcome as Outcome
@@ -67,12 +71,16 @@ _HOMES = {
     "PoolStatistics": "pool",
     "RawKernel": "bench",
     "Scalar": "bench",
+    "Service": "services",
+    "ServiceConnection": "services",
     "Work": "bench",
     "Worker": "pool",
     "WorkerStatistics": "pool",
     "benchmark": "bench",
     "benchmark_outcome": "bench",
+    "connect": "services",
     "current_call": "runtime",
+    "method": "services",
 }
 
 __all__ = ["__version__", *_HOMES]

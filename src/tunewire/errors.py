@@ -10,10 +10,14 @@ TunewireError
 ├── CallTimeout                    (TimeoutError) a limit of a call was reached
 ├── CallCancelled                  (RuntimeError) a call was cancelled; seen in an outcome only
 ├── WorkerCrashed                  (ChildProcessError) the process ended, or was lost, under a call
+│   └── ServiceCrashed             a service's process, and all calls that were in flight in it
 ├── StartError                     (ChildProcessError) a child did not become ours
 ├── DeviceFault                    (RuntimeError) a device or its context can no longer be used
 ├── RemoteError                    (RuntimeError) an exception of the child that cannot be raised as itself
 ├── RemoteTraceback                the cause of an exception that came from a child: where it happened there
+├── InvalidService                 (TypeError) a service's definition or implementation is not one
+├── InvalidValue                   (TypeError) what came in or out of a service's method is not what it declares
+├── ServiceClosed                  (RuntimeError) the connection to a service was closed before the call ended
 ├── PoolClosed                     (RuntimeError) the pool or worker was closed before the call ended
 ├── PoolSaturated                  (RuntimeError) the queue is full and the caller asked not to wait
 ├── NoSuchDevice                   (ValueError) a device that is not there, or a mask that names none
@@ -311,6 +315,54 @@ class WorkerCrashed(TunewireError, ChildProcessError):
         return "was lost"
 
 
+class ServiceCrashed(WorkerCrashed):
+    """A service's process ended, and every call in flight on its connection with it; a connection is not restarted.
+
+    The attributes are those of WorkerCrashed, and `in_flight`, how many calls there were.
+    """
+
+    advice = "Connect again."
+    in_flight: int
+
+    def __init__(
+        self,
+        *,
+        in_flight: int,
+        exit_code: int | None = None,
+        signal: str | None = None,
+        stderr: str = "",
+        stdout: str = "",
+        phase: str = "run",
+        device: str | None = None,
+        pid: int | None = None,
+        callable_name: str | None = None,
+        reason: str | None = None,
+        arguments: str = "",
+        uptime: float | None = None,
+        peak_bytes: int | None = None,
+    ) -> None:
+        self.in_flight = in_flight
+        super().__init__(
+            exit_code=exit_code,
+            signal=signal,
+            stderr=stderr,
+            stdout=stdout,
+            phase=phase,
+            device=device,
+            pid=pid,
+            callable_name=callable_name,
+            reason=reason,
+            arguments=arguments,
+            uptime=uptime,
+            peak_bytes=peak_bytes,
+        )
+
+    def _sentence(self) -> str:
+        others = self.in_flight - 1
+        also = f" {others} other calls ended with it." if others > 0 else ""
+        return f"{super()._sentence()}{also}"
+
+
 class StartError(TunewireError, ChildProcessError):
     """A child process did not become a peer: it could not be run, ended early, or spoke something else.
 
@@ -375,6 +427,52 @@ class RemoteTraceback(TunewireError):
 
     def _sentence(self) -> str:
         return f"\n{printable(self.text).rstrip()}"
+
+
+class InvalidService(TunewireError, TypeError):
+    """A definition that no service can have, or an implementation that does not fit its definition. `service` is the name
+    of the definition, `reason` what is wrong."""
+
+    service: str
+    reason: str
+
+    def __init__(self, *, service: str, reason: str) -> None:
+        super().__init__(service=service, reason=reason)
+
+    def _sentence(self) -> str:
+        return f"service {self.service}: {self.reason.rstrip('.')}."
+
+
+class InvalidValue(TunewireError, TypeError):
+    """A value is not what the method of a service declares. An argument is refused before the method begins.
+
+    `method` is the method (`Scale.scale`), `part` what of it ("argument", "result", "item" of its stream, "fed item", or
+    "callback" and its name), `path` where in it, `reason` what was expected and what came.
+    """
+
+    method: str
+    part: str
+    path: str
+    reason: str
+
+    def __init__(self, *, method: str, part: str, path: str = "", reason: str) -> None:
+        super().__init__(method=method, part=part, path=path, reason=reason)
+
+    def _sentence(self) -> str:
+        at = f" {self.path}" if self.path else ""
+        return printable(f"{self.method}: {self.part}{at}: {self.reason.rstrip('.')}.")
+
+
+class ServiceClosed(TunewireError, RuntimeError):
+    """The connection to a service is not open (any more). `service` is the name of its definition."""
+
+    service: str
+
+    def __init__(self, *, service: str) -> None:
+        super().__init__(service=service)
+
+    def _sentence(self) -> str:
+        return f"the connection to service {self.service} is not open."
 
 
 class PoolClosed(TunewireError, RuntimeError):

@@ -9,9 +9,17 @@ from tunewire.errors import WireError
 from tunewire.wire.frames import HEADER_BYTES, Frame, parse_header, split_body
 from tunewire.wire.messages import (
     Call,
+    Cancel,
+    Credit,
     Data,
+    End,
     Hello,
+    Invoke,
+    Item,
+    Open,
+    Opened,
     Phase,
+    Rejected,
     Result,
     Welcome,
     expect,
@@ -26,6 +34,14 @@ MESSAGES = [
     Result(),
     Phase("check"),
     Data(),
+    Open("Scale"),
+    Opened(),
+    Invoke("scale", of=3, callbacks=("progress",), credit=4096),
+    Item(),
+    End(),
+    Credit(2048),
+    Cancel(),
+    Rejected("why"),
 ]
 
 

@@ -11,11 +11,22 @@ from tunewire.endpoints.connection import Connection
 from tunewire.endpoints.parent import EndpointStatistics, statistics_of
 from tunewire.endpoints.values import receive_value, send_value
 from tunewire.errors import EndpointClosed
-from tunewire.runtime.claim import claim
+from tunewire.runtime.claim import Claim, claim
 from tunewire.version import __version__
 from tunewire.wire.codecs import Codec
 from tunewire.wire.frames import DEFAULT_MAX_FRAME_BYTES
 from tunewire.wire.messages import Hello, Welcome, expect, pack_message
+
+
+async def say_hello(claim: Claim) -> tuple[Connection, Welcome]:
+    """A connection over the claimed pipes, and the parent's welcome; EndpointClosed if it has gone."""
+    connection = await Connection.open(claim.read_fd, claim.write_fd, max_frame_bytes=DEFAULT_MAX_FRAME_BYTES)
+    hello = Hello(tunewire=__version__, python=platform.python_version(), pid=os.getpid())
+    parts, size = pack_message(hello)
+    connection.write([claim.cookie, *parts], size)
+    welcome = expect(await connection.read_frame(), Welcome)
+    connection.max_frame_bytes = welcome.max_frame_bytes
+    return connection, welcome
 
 
 class ChildEndpoint:
@@ -38,14 +49,7 @@ class ChildEndpoint:
 
     async def __aenter__(self) -> Self:
         """Say hello and wait for the parent's answer; EndpointClosed if the parent has gone."""
-        self._connection = await Connection.open(
-            self._claim.read_fd, self._claim.write_fd, max_frame_bytes=DEFAULT_MAX_FRAME_BYTES
-        )
-        hello = Hello(tunewire=__version__, python=platform.python_version(), pid=os.getpid())
-        parts, size = pack_message(hello)
-        self._connection.write([self._claim.cookie, *parts], size)
-        welcome = expect(await self._connection.read_frame(), Welcome)
-        self._connection.max_frame_bytes = welcome.max_frame_bytes
+        self._connection, _ = await say_hello(self._claim)
         return self
 
     async def __aexit__(

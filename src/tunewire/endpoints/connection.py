@@ -64,6 +64,10 @@ class _WriteSide(asyncio.BaseProtocol):
         if not self.closed.done():
             self.closed.set_result(None)
 
+    @property
+    def has_room(self) -> bool:
+        return self._writable.is_set()
+
     async def writable(self) -> None:
         await self._writable.wait()
 
@@ -374,6 +378,11 @@ class Connection:
         if self._turn_frames >= _TURN_FRAMES:
             await asyncio.sleep(0)
         await self._write_side.writable()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether `drain` would not wait for the peer to read."""
+        return self._write_side.has_room
 
     @property
     def is_writable(self) -> bool:

@@ -6,7 +6,6 @@ import asyncio
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -21,7 +20,6 @@ from tunewire.wire.frames import DEFAULT_MAX_FRAME_BYTES
 
 #: `aclose` asks by closing the child's stdin, waits this long, then kills.
 _CLOSE_GRACE = 0.25
-_REAP_BOUND = 5.0
 
 
 class EndpointStatistics(msgspec.Struct, frozen=True):
@@ -123,11 +121,11 @@ class ParentEndpoint:
                 hello = await process.greet(max_frame_bytes=max_frame_bytes)
         except TimeoutError as error:
             failure = process.start_error(f"it did not say hello within {start_timeout:g} s")
-            await endpoint._end(0.0)
+            await process.end(0.0)
             raise failure from error
         except BaseException:
             process.kill()
-            await endpoint._end(0.0)
+            await process.end(0.0)
             raise
         endpoint._pid = hello.pid
         return endpoint
@@ -216,22 +214,5 @@ class ParentEndpoint:
         Cancelling does not stop the closing. Closing twice is closing once.
         """
         if self._closing is None:
-            self._closing = asyncio.ensure_future(self._end(_CLOSE_GRACE))
+            self._closing = asyncio.ensure_future(self._process.end(_CLOSE_GRACE))
         await asyncio.shield(self._closing)
-
-    async def _end(self, grace: float) -> None:
-        """However it ends, the process is killed and its pipes are closed: in its grace the event loop itself may end."""
-        try:
-            self._process.remember_tree()
-            if self._process.exit_code is None and grace:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(grace):
-                        await self._process.connection.close_writing()
-                        await self._process.wait()
-            self._process.kill()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_REAP_BOUND):
-                    await self._process.wait()
-        finally:
-            self._process.kill_group()
-            self._process.close()

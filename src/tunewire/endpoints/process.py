@@ -48,6 +48,7 @@ OUTPUT_TAIL_BYTES = 16 * 1024
 _COOKIE_BYTES = 16
 #: How long the exit code of a child is waited for that ended its stream before it said hello.
 _EXIT_CODE_WAIT = 1.0
+_REAP_BOUND = 5.0
 
 
 def signal_name(exit_code: int | None) -> str | None:
@@ -379,6 +380,26 @@ class ChildProcess:
             self._handle.signal(signal.SIGKILL)
         for handle in self._below:
             handle.signal(signal.SIGKILL)
+
+    async def end(self, grace: float) -> None:
+        """Close its stdin, give it `grace` seconds to end by itself, then kill its whole tree and let go of its pipes.
+
+        However this ends, the process is killed and its pipes are closed: in its grace the event loop itself may end.
+        """
+        try:
+            self.remember_tree()
+            if self.exit_code is None and grace:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(grace):
+                        await self.connection.close_writing()
+                        await self.wait()
+            self.kill()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_REAP_BOUND):
+                    await self.wait()
+        finally:
+            self.kill_group()
+            self.close()
 
     def close(self) -> None:
         """Let go of its pipes. The tails of its output stay."""

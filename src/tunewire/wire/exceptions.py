@@ -53,7 +53,7 @@ _STEERING = frozenset({"CancelledError"})
 _SUPERVISION = frozenset(
     {
         *("CallCancelled", "CallTimeout", "EndpointClosed", "PoolClosed", "PoolSaturated"),
-        *("StartError", "TruncatedFrame", "WireError", "WorkerCrashed"),
+        *("ServiceClosed", "ServiceCrashed", "StartError", "TruncatedFrame", "WireError", "WorkerCrashed"),
     }
 )
 #: Exceptions in one description, members of groups and causes together.

@@ -91,8 +91,67 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, tag=9):
     kind: ClassVar[int] = 9
 
 
-Message: TypeAlias = Hello | Welcome | Call | Result | Failure | Phase | Data | Interrupt | Ready
-M = TypeVar("M", Hello, Welcome, Call, Result, Failure, Phase, Data, Interrupt, Ready)
+class Open(msgspec.Struct, frozen=True, array_like=True, tag=16):
+    """The parent to a service's process: make this implementation. The buffers carry a pickle of it and its definition."""
+
+    kind: ClassVar[int] = 16
+    service: str
+
+
+class Opened(msgspec.Struct, frozen=True, array_like=True, tag=17):
+    """The implementation stands, and may be called. In its place, Failure: it could not be made."""
+
+    kind: ClassVar[int] = 17
+
+
+class Invoke(msgspec.Struct, frozen=True, array_like=True, tag=18):
+    """Call a method of a service; or, with `of`, the callback that this call of the other side's was given as its parameter
+    `name`. The buffers carry the arguments. `callbacks` names the parameters for which there is a function to call back,
+    and `credit` is how much may be streamed back before more is granted."""
+
+    kind: ClassVar[int] = 18
+    name: str
+    of: int = 0
+    callbacks: tuple[str, ...] = ()
+    credit: int = 0
+
+
+class Item(msgspec.Struct, frozen=True, array_like=True, tag=19):
+    """One item of a call's stream, of the one that answers it or the one that feeds it; the buffers carry it."""
+
+    kind: ClassVar[int] = 19
+
+
+class End(msgspec.Struct, frozen=True, array_like=True, tag=20):
+    """Of the stream that feeds a call: from the caller, it is over; from the other side, no more of it is wanted."""
+
+    kind: ClassVar[int] = 20
+
+
+class Credit(msgspec.Struct, frozen=True, array_like=True, tag=21):
+    """This much more of a call's stream may be sent."""
+
+    kind: ClassVar[int] = 21
+    amount: int
+
+
+class Cancel(msgspec.Struct, frozen=True, array_like=True, tag=22):
+    """Whoever made this call does not want it any more. It is still answered, once it has ended."""
+
+    kind: ClassVar[int] = 22
+
+
+class Rejected(msgspec.Struct, frozen=True, array_like=True, tag=23):
+    """The answer to a message that belongs to no call (any more), or makes one that cannot be. It is never answered."""
+
+    kind: ClassVar[int] = 23
+    reason: str
+
+
+WorkerMessage: TypeAlias = Hello | Welcome | Call | Result | Failure | Phase | Data | Interrupt | Ready
+ServiceMessage: TypeAlias = Open | Opened | Invoke | Item | End | Credit | Cancel | Rejected
+Message: TypeAlias = WorkerMessage | ServiceMessage
+M = TypeVar("M", bound=Message)
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Message).decode
