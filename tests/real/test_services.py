@@ -129,6 +129,20 @@ async def test_cancelling_a_call_stops_it_in_the_child(work, tmp_path):
     assert await work.add(1) == 3
 
 
+async def test_a_cancel_that_comes_together_with_its_call_is_answered(tmp_path):
+    connection = connect(Work, implementation=IMPLEMENTATION, cancel_grace=None)
+    async with connection as work:
+        for turns in (0, 1, 2, 3) * 10:
+            call = asyncio.ensure_future(work.sleep(600.0, str(tmp_path / "mark")))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+        await until(lambda: connection.in_flight == 0)
+        assert await work.add(1) == 3
+
+
 async def test_a_crash_ends_every_call_in_flight_and_says_so(tmp_path):
     async with connect(Work, implementation=IMPLEMENTATION) as work:
         waiting = asyncio.ensure_future(work.sleep(600.0, str(tmp_path / "mark")))

@@ -329,6 +329,11 @@ class ServiceConnection(Generic[S]):
             await asyncio.wait([self._serving])
 
     @property
+    def in_flight(self) -> int:
+        """Calls that the child has not answered yet, cancelled ones included."""
+        return 0 if self._peer is None else self._peer.in_flight
+
+    @property
     def is_open(self) -> bool:
         """Whether calls can be made."""
         return self._hearing is not None and not self._hearing.done() and self._closing is None

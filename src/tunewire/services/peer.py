@@ -338,8 +338,8 @@ class Peer:
             return
         self._incoming[call.id] = call
         self._incoming_bytes += call.bytes
-        task = self._start(self._answer(call))
-        call.task = task
+        call.task = self._start(self._answer(call))
+        call.task.add_done_callback(lambda _task: self._answer_unbegun(call))
 
     def _no_room(self) -> str | None:
         if len(self._incoming) >= MAX_ANSWERING or self._incoming_bytes >= MAX_ANSWERING_BYTES:
@@ -359,9 +359,18 @@ class Peer:
         except BaseException as error:  # noqa: BLE001 — a SystemExit of one method's is not the end of the others
             self._fail(call, error)
         finally:
-            del self._incoming[call.id]
-            self._incoming_bytes -= call.bytes
+            self._forget(call)
         await self._connection.drain()
+
+    def _forget(self, call: IncomingCall) -> None:
+        del self._incoming[call.id]
+        self._incoming_bytes -= call.bytes
+
+    def _answer_unbegun(self, call: IncomingCall) -> None:
+        """A task that is cancelled before its first step takes none: the call came together with its cancel."""
+        if self._incoming.get(call.id) is call:
+            self._fail(call, asyncio.CancelledError())
+            self._forget(call)
 
     async def _reply(self, call: IncomingCall, value: Any) -> None:
         what = f"result of {call.invoke.name}"
