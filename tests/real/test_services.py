@@ -12,7 +12,6 @@ from tunewire.errors import InvalidService, InvalidValue, ServiceClosed, Service
 from tunewire.testing import connection_pair
 
 IMPLEMENTATION = "service_definitions:WorkHere"
-pytestmark = pytest.mark.asyncio
 
 
 @pytest_asyncio.fixture(params=["process", "memory"])
@@ -28,11 +27,13 @@ async def until(condition):
             await asyncio.sleep(0.005)
 
 
+@pytest.mark.asyncio
 async def test_many_calls_are_in_flight_and_each_gets_its_own_answer(work):
     assert await work.add(1) == 3
     assert await asyncio.gather(*(work.add(n, b=n) for n in range(200))) == [2 * n for n in range(200)]
 
 
+@pytest.mark.asyncio
 async def test_a_wrong_argument_is_named_before_the_method_begins(work):
     with pytest.raises(InvalidValue) as caught:
         await work.add("one")
@@ -42,21 +43,25 @@ async def test_a_wrong_argument_is_named_before_the_method_begins(work):
     assert await work.add(1) == 3
 
 
+@pytest.mark.asyncio
 async def test_a_wrong_result_is_named_where_it_arrives(work):
     with pytest.raises(InvalidValue, match=r"Work.wrong: result: Expected `int`, got `str`"):
         await work.wrong()
 
 
+@pytest.mark.asyncio
 async def test_what_a_method_raises_is_raised_with_its_traceback(work):
     with pytest.raises(KeyError, match="nothing of that name") as caught:
         await work.fail()
     assert "service_definitions.py" in str(caught.value.__cause__)
 
 
+@pytest.mark.asyncio
 async def test_a_stream_comes_whole_and_in_order(work):
     assert [tick async for tick in work.ticks(2000)] == list(range(2000))
 
 
+@pytest.mark.asyncio
 async def test_a_slow_reader_holds_the_writer_and_leaving_early_stops_it(work):
     ticks = work.ticks(1_000_000)
     assert await anext(ticks) == 0
@@ -67,6 +72,7 @@ async def test_a_slow_reader_holds_the_writer_and_leaving_early_stops_it(work):
     assert await work.sent() < 1000
 
 
+@pytest.mark.asyncio
 async def test_streams_that_callers_feed(work):
     async def numbers():
         for n in range(1000):
@@ -76,6 +82,7 @@ async def test_streams_that_callers_feed(work):
     assert [x async for x in work.doubled(range(300))] == [2 * n for n in range(300)]
 
 
+@pytest.mark.asyncio
 async def test_a_method_that_has_enough_stops_its_feeder(work):
     ended = asyncio.Event()
 
@@ -91,6 +98,7 @@ async def test_a_method_that_has_enough_stops_its_feeder(work):
         await ended.wait()
 
 
+@pytest.mark.asyncio
 async def test_what_a_feeder_raises_is_raised_by_the_call(work):
     async def broken():
         yield 1
@@ -101,6 +109,7 @@ async def test_what_a_feeder_raises_is_raised_by_the_call(work):
     assert await work.add(1) == 3
 
 
+@pytest.mark.asyncio
 async def test_a_method_calls_back(work):
     seen = []
 
@@ -118,6 +127,7 @@ async def test_a_method_calls_back(work):
         await work.train(1, failing)
 
 
+@pytest.mark.asyncio
 async def test_cancelling_a_call_stops_it_in_the_child(work, tmp_path):
     mark = tmp_path / "mark"
     call = asyncio.ensure_future(work.sleep(600.0, str(mark)))
@@ -129,6 +139,7 @@ async def test_cancelling_a_call_stops_it_in_the_child(work, tmp_path):
     assert await work.add(1) == 3
 
 
+@pytest.mark.asyncio
 async def test_a_cancel_that_comes_together_with_its_call_is_answered(tmp_path):
     connection = connect(Work, implementation=IMPLEMENTATION, cancel_grace=None)
     async with connection as work:
@@ -143,6 +154,7 @@ async def test_a_cancel_that_comes_together_with_its_call_is_answered(tmp_path):
         assert await work.add(1) == 3
 
 
+@pytest.mark.asyncio
 async def test_a_crash_ends_every_call_in_flight_and_says_so(tmp_path):
     async with connect(Work, implementation=IMPLEMENTATION) as work:
         waiting = asyncio.ensure_future(work.sleep(600.0, str(tmp_path / "mark")))
@@ -157,6 +169,7 @@ async def test_a_crash_ends_every_call_in_flight_and_says_so(tmp_path):
             await work.add(1)
 
 
+@pytest.mark.asyncio
 async def test_a_child_that_does_not_hear_a_cancel_is_killed():
     connection = connect(Work, implementation=IMPLEMENTATION, cancel_grace=0.1)
     async with connection as work:
@@ -167,6 +180,7 @@ async def test_a_child_that_does_not_hear_a_cancel_is_killed():
         assert not psutil.pid_exists(connection.pid)
 
 
+@pytest.mark.asyncio
 async def test_closing_ends_calls_and_lets_the_implementation_close(tmp_path):
     closing = tmp_path / "closing"
     connection = connect(Work, implementation=IMPLEMENTATION, args=[str(closing)])
@@ -180,6 +194,7 @@ async def test_closing_ends_calls_and_lets_the_implementation_close(tmp_path):
     assert not psutil.pid_exists(connection.pid)
 
 
+@pytest.mark.asyncio
 async def test_an_implementation_that_does_not_fit_is_an_error_at_once():
     with pytest.raises(InvalidService, match="no method add"):
         async with connect(Work, implementation="fractions:Fraction"):
@@ -189,3 +204,15 @@ async def test_an_implementation_that_does_not_fit_is_an_error_at_once():
             pass
     with pytest.raises(InvalidService, match="'module:Class'"):
         connect(Work, implementation="nothing")
+
+
+def test_a_loop_that_ends_under_an_open_connection_leaves_no_process():
+    async def main():
+        connection = connect(Work, implementation=IMPLEMENTATION)
+        work = await connection.open()
+        assert await work.add(1) == 3
+        return connection.pid
+
+    pid = asyncio.run(main())
+    psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], timeout=30)
+    assert not psutil.pid_exists(pid)

@@ -24,7 +24,6 @@ from tunewire.errors import (
     ServiceClosed,
     ServiceCrashed,
     TruncatedFrame,
-    TunewireError,
     WireError,
 )
 from tunewire.services.definition import Definition, MethodDefinition, Service, definition_of
@@ -259,24 +258,28 @@ class ServiceConnection(Generic[S]):
 
     async def _hear(self, peer: Peer) -> None:
         """Until the other side is gone, or says what nobody may."""
-        broken: WireError | None = None
+        broken: Exception | None = None
         try:
             await peer.run()
-        except TruncatedFrame:
-            pass  # it died: how, is told below
-        except EndpointClosed:
-            pass
+        except (EndpointClosed, TruncatedFrame):
+            pass  # it closed its side, or died: how, is told below
         except WireError as error:
             broken = WireError(reason=error.reason, pid=self._pid)
+        except asyncio.CancelledError:  # the loop is ending, and nobody has closed this connection
             if self._process is not None:
-                self._process.kill()
+                await self._process.end(0.0)
+            raise
+        except Exception as error:  # noqa: BLE001 — a fault on this side must not leave calls without their end
+            broken = error
+        if broken is not None and self._process is not None:
+            self._process.kill()
         end = broken if broken is not None else await self._crash("", peer.in_flight)
         peer.fail(lambda call, in_flight: self._error_for(end, call, in_flight))
         await peer.stop()
         if self._process is not None:
             await self._process.end(0.0)
 
-    def _error_for(self, end: TunewireError, call: OutgoingCall, in_flight: int) -> TunewireError:
+    def _error_for(self, end: Exception, call: OutgoingCall, in_flight: int) -> Exception:
         if self._closing is not None:
             return ServiceClosed(service=self._definition.name)
         if isinstance(end, ServiceCrashed):
