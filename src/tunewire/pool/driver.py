@@ -677,6 +677,8 @@ class Pool(BaseCaller):
         6
         """
         self.check_open()
+        if not isinstance(device, str) or not device:
+            raise TypeError(f"a device is named by its id, as tunewire devices lists them, not by {device!r}")
         if self._devices and device not in self._devices:
             raise NoSuchDevice(
                 device=device, available=self._devices, reason="the pool was not opened with it"

@@ -48,7 +48,7 @@ class Spares:
         self._changed = changed
         self._ready: deque[tuple[StartedProcess, asyncio.Future[bool]]] = deque()
         self._generation = 0
-        self._lives: dict[object, int] = {}
+        self._lives: dict[anyio.CancelScope, int] = {}
         self._failures = 0
         self._closed = False
 
@@ -72,7 +72,7 @@ class Spares:
         current = len(self._lives) - self.outdated
         while not self._closed and current < self._count and self._failures < _MOST_FAILURES:
             current += 1
-            life = object()
+            life = anyio.CancelScope()
             self._lives[life] = self._generation
             self._start(lambda life=life: self._live(life))  # type: ignore[misc]
 
@@ -94,11 +94,13 @@ class Spares:
             self.fill()
 
     def end(self) -> None:
-        """End all that there are now, those that start included. `fill` starts new ones."""
+        """End all that there are now, those that start included. `fill` starts new ones.
+
+        One that starts is not waited for: its initializer, or a module that is preloaded, may hang without a limit.
+        """
         self._generation += 1
-        for _, fate in self._ready:
-            if not fate.done():
-                fate.set_result(False)
+        for life in self._lives:
+            life.cancel()
         self._ready.clear()
 
     def close(self) -> None:
@@ -106,14 +108,14 @@ class Spares:
         self._closed = True
         self.end()
 
-    async def _live(self, life: object) -> None:
+    async def _live(self, life: anyio.CancelScope) -> None:
         """The life of one spare, until it is taken or gone."""
         process: ChildProcess | None = None
         fate: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         try:
-            process = await spawn(self.spec)
-            started = await make_spare(process, self.spec, self._limits)
-            if self._lives[life] == self._generation and not self._closed:
+            with life:
+                process = await spawn(self.spec)
+                started = await make_spare(process, self.spec, self._limits)
                 await self._offer(started, fate)
         except Exception as error:  # noqa: BLE001 — an initializer may raise anything; calls will meet it themselves
             self._failures += 1
@@ -139,10 +141,11 @@ class Spares:
         finally:
             ended.cancel()
             if not fate.done():
-                self._failures += 1  # it died while it waited
                 fate.set_result(False)
         if fate.result():
             self._failures = 0
+        else:
+            self._failures += 1  # it died while it waited
 
     async def _end(self, process: ChildProcess | None) -> None:
         self._ready = deque(entry for entry in self._ready if entry[0].process is not process)

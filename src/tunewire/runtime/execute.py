@@ -88,7 +88,7 @@ class Executor:
         return parts
 
     def _failure(self, call_id: int, error: BaseException, codec: Codec) -> list[Buffer]:
-        keep = not self._interrupts.interrupted or still_good()
+        keep = not self._interrupts.interrupted or (not self._interrupts.in_import and still_good())
         ours = isinstance(error, (DecodeError, EncodeError))
         traceback = None if ours else traceback_below(error, _OWN_FRAMES + 1)
         try:

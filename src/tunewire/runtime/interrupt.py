@@ -16,18 +16,24 @@ if there is one, and raises CallInterrupted if the frame names the call that run
                                            event loop, which is kept
 
 After an interrupt whatever the process holds of a device is suspect: an extension registers a check, which must return
-in bounded time (the ladder bounds it), and a process that fails it says so in its reply.
+in bounded time (the ladder bounds it), and a process that fails it says so in its reply. So does a process in which an
+import was interrupted: Python takes the module itself out of sys.modules again, but not those that it had imported, nor
+what half of a module in C has registered, and whoever imports it next meets what no test has seen.
 """
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from types import FrameType
 
 from tunewire.runtime.channel import Channel
 from tunewire.runtime.interruption import CallInterrupted
 from tunewire.runtime.signals import INTERRUPT_SIGNAL
 from tunewire.wire.messages import Interrupt, expect
+
+#: The module whose code calls the callable.
+_CALLER = "tunewire.runtime.execute"
 
 
 class Interrupts:
@@ -38,6 +44,8 @@ class Interrupts:
         self._call_id: int | None = None
         #: Whether the call in hand was interrupted.
         self.interrupted = False
+        #: Whether it was importing something at that moment.
+        self.in_import = False
         self._missed = False
         self._taking = False
         self._cancel: Callable[[], None] | None = None
@@ -45,11 +53,11 @@ class Interrupts:
 
     def arm(self, call_id: int) -> None:
         """From here to `disarm` an interrupt for this call is raised; now, if it came a little earlier."""
-        self.interrupted = False
+        self.interrupted = self.in_import = False
         self._call_id = call_id
         if self._missed:
             self._missed = False
-            self._take()
+            self._take(None)
 
     def cancel_with(self, cancel: Callable[[], None] | None) -> None:
         """Call this instead of raising, while a coroutine runs."""
@@ -64,14 +72,14 @@ class Interrupts:
         if self.interrupted:
             raise CallInterrupted
 
-    def _on_signal(self, _number: int, _frame: object) -> None:
+    def _on_signal(self, _number: int, running: FrameType | None) -> None:
         if self._call_id is None:
             self._missed = True
         else:
-            self._take()
+            self._take(running)
 
-    def _take(self) -> None:
-        """Read the frame that came with a signal, if it is still there, and do what it says.
+    def _take(self, running: FrameType | None) -> None:
+        """Read the frame that came with a signal, if it is still there, and do what it says to what is running.
 
         A second signal may come while the first one's frame is being read, and must not read in the middle of it.
         """
@@ -92,4 +100,14 @@ class Interrupts:
         if self._cancel is not None:
             self._cancel()
         else:
+            self.in_import = _is_importing(running)
             raise CallInterrupted
+
+
+def _is_importing(running: FrameType | None) -> bool:
+    """Whether the callable was importing something. Above it there always is an import: the runtime's own."""
+    while running is not None and running.f_globals.get("__name__") != _CALLER:
+        if running.f_code.co_filename.startswith("<frozen importlib."):
+            return True
+        running = running.f_back
+    return False

@@ -185,7 +185,7 @@ class _Interrupts(Interrupts):
     """The fake process delivers them itself: a signal's handler would be this process's."""
 
     def __init__(self) -> None:
-        self.interrupted = False
+        self.interrupted = self.in_import = False
 
     def arm(self, call_id: int) -> None:
         """Nothing to listen to."""
