@@ -26,10 +26,25 @@ async def until(condition):
         await asyncio.sleep(0.001)
 
 
-async def test_draining_ends_spares_that_are_still_starting():
-    async with Pool(1, spares=1) as pool:
+@pytest.mark.parametrize("turns", range(12))
+async def test_draining_ends_spares_that_are_still_starting(turns):
+    """Also those whose process is only being spawned: in the first turns of the loop."""
+    async with Pool(1, spares=2) as pool:
+        for _ in range(turns):
+            await asyncio.sleep(0)
         await pool.drain()
         assert psutil.Process().children() == []
+
+
+@pytest.mark.parametrize("turns", range(12))
+async def test_a_spawn_that_was_cancelled_has_left_nothing_when_it_is_over(turns):
+    spawning = asyncio.create_task(ParentEndpoint.spawn([sys.executable, "-c", "import time; time.sleep(60)"]))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    spawning.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await spawning
+    assert psutil.Process().children() == []
 
 
 async def test_draining_is_not_held_up_by_calls_that_come():

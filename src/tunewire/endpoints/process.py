@@ -24,6 +24,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Literal
 
+import anyio
+
 from tunewire.endpoints.capture import OutputCapture
 from tunewire.endpoints.connection import Connection
 from tunewire.endpoints.tree import ProcessHandle, descendants
@@ -134,11 +136,11 @@ def _pipes() -> Iterator[_Pipes]:
         pipes.close()
 
 
-def _end_unwanted(spawning: asyncio.Task[ChildProcess]) -> None:
-    """Whoever asked for it has gone; asyncio reaps it."""
+async def _end_unwanted(spawning: asyncio.Task[ChildProcess]) -> None:
+    """Whoever asked for it has gone."""
+    await asyncio.wait([spawning])
     if not spawning.cancelled() and spawning.exception() is None:
-        spawning.result().kill()
-        spawning.result().close()
+        await spawning.result().end(0.0)
 
 
 class ChildProcess:
@@ -181,7 +183,7 @@ class ChildProcess:
     ) -> ChildProcess:
         """Start `command`; what it prints and writes to stderr is copied to `sinks`.
 
-        Cancelling in any moment leaves no process: one that was on its way is killed.
+        Cancelling in any moment leaves no process: one that was on its way is killed and reaped first.
 
         Raises StartError if it cannot be run.
         """
@@ -195,7 +197,9 @@ class ChildProcess:
         try:
             return await asyncio.shield(spawning)
         except asyncio.CancelledError:
-            spawning.add_done_callback(_end_unwanted)
+            # A scope that was cancelled would cancel each further await too; who cancels twice does not wait.
+            with anyio.CancelScope(shield=True):
+                await asyncio.shield(_end_unwanted(spawning))
             raise
         except (OSError, ValueError) as error:  # ValueError: a NUL in a word or in the environment
             reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
