@@ -38,7 +38,9 @@ async def test_draining_ends_spares_that_are_still_starting(turns):
 
 @pytest.mark.parametrize("turns", range(12))
 async def test_a_spawn_that_was_cancelled_has_left_nothing_when_it_is_over(turns):
-    spawning = asyncio.create_task(ParentEndpoint.spawn([sys.executable, "-c", "import time; time.sleep(60)"]))
+    spawning = asyncio.create_task(
+        ParentEndpoint.spawn([sys.executable, "-c", "import time; time.sleep(60)"])
+    )
     for _ in range(turns):
         await asyncio.sleep(0)
     spawning.cancel()
