@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tunewire.endpoints import ChildEndpoint as ChildEndpoint
     from tunewire.endpoints import EndpointStatistics as EndpointStatistics
     from tunewire.endpoints import ParentEndpoint as ParentEndpoint
+    from tunewire.pool import CallStream as CallStream
     from tunewire.pool import LeasedWorker as LeasedWorker
     from tunewire.pool import MapOutcomes as MapOutcomes
     from tunewire.pool import MapResults as MapResults
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
     from tunewire.services import ServiceConnection as ServiceConnection
     from tunewire.services import connect as connect
     from tunewire.services import method as method
+    from tunewire.workers import CallLog as CallLog
+    from tunewire.workers import CallPhase as CallPhase
+    from tunewire.workers import CallReport as CallReport
     from tunewire.workers import Ladder as Ladder
     from tunewire.workers import Limits as Limits
     from tunewire.workers import Outcome as Outcome
@@ -53,6 +57,10 @@ if TYPE_CHECKING:
 _HOMES = {
     "Array": "bench",
     "CFunction": "bench",
+    "CallLog": "workers",
+    "CallPhase": "workers",
+    "CallReport": "workers",
+    "CallStream": "pool",
     "ChildEndpoint": "endpoints",
     "EndpointStatistics": "endpoints",
     "LeasedWorker": "pool",

@@ -90,6 +90,7 @@ class _ReadSide(asyncio.Protocol):
         self._news: asyncio.Future[None] | None = None
         self._transport: asyncio.ReadTransport | None = None
         self._paused = False
+        self._last_reads = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.ReadTransport", transport)  # uvloop's are no subclass of it
@@ -123,7 +124,7 @@ class _ReadSide(asyncio.Protocol):
         """From here on the stream is one of frames."""
         if self._unframed is not None:
             data, self._unframed = bytes(self._unframed), None
-            self._go_on()
+            self.go_on()
             self._take(data)
             if self._has_ended:
                 self._finish(self._assembler.end())
@@ -158,11 +159,20 @@ class _ReadSide(asyncio.Protocol):
         frames.clear()
 
     def _hold_back(self, held: int) -> None:
-        if held > _READ_AHEAD and not self._paused and self._transport is not None:
-            self._paused = True
-            self._transport.pause_reading()
+        if held > _READ_AHEAD:
+            self.hold()
 
-    def _go_on(self) -> None:
+    def hold(self) -> None:
+        if self._paused or self._last_reads or self._transport is None or self._transport.is_closing():
+            return
+        self._paused = True
+        self._transport.pause_reading()
+
+    def read_what_is_left(self) -> None:
+        self._last_reads = True
+        self.go_on()
+
+    def go_on(self) -> None:
         if self._paused and self._transport is not None and not self._transport.is_closing():
             self._paused = False
             self._transport.resume_reading()
@@ -192,7 +202,7 @@ class _ReadSide(asyncio.Protocol):
                 raise asyncio.IncompleteReadError(bytes(stray[-limit:]), None)
             # Only a tail is worth keeping, and the cookie may have begun in it.
             del stray[: -(limit + len(cookie))]
-            self._go_on()
+            self.go_on()
             await self._until_news()
         text = bytes(stray[:found][-limit:])
         del stray[: found + len(cookie)]
@@ -207,7 +217,7 @@ class _ReadSide(asyncio.Protocol):
         frame = self._waiting.popleft()
         self._held -= _size(frame)
         if self._held <= _READ_AHEAD:
-            self._go_on()
+            self.go_on()
         return frame
 
     async def deliver(self, receive: Callable[[Frame], None]) -> None:
@@ -310,8 +320,18 @@ class Connection:
         """Bytes that have come in, since there are frames in the stream."""
         return self._read_side.bytes
 
+    def hold_reading(self) -> None:
+        """Read no further until `go_on_reading`: the writer is held back as soon as the pipe is full. What was read already
+        is still delivered."""
+        self._read_side.hold()
+
+    def go_on_reading(self) -> None:
+        """Read on."""
+        self._read_side.go_on()
+
     async def end_reading(self) -> None:
         """The writer is dead: what it wrote is still read, then comes the end, whoever else holds its pipe open."""
+        self._read_side.read_what_is_left()
         pipe = self._read_transport.get_extra_info("pipe")
         for _ in range(_MAX_TURNS):
             if self._read_transport.is_closing() or not _bytes_waiting(pipe.fileno()):

@@ -362,10 +362,11 @@ class ChildProcess:
         if self._guarded:
             self._handle.signal(signal.SIGUSR1)
 
-    def interrupt(self, call_id: int) -> None:
-        """Raise an exception in the call of this number, if it still runs, and if the process knows how."""
+    def interrupt(self, call_id: int, *, raises: bool = True) -> None:
+        """Raise an exception in the call of this number, if it still runs, and if the process knows how; or only let it
+        know that nobody waits for it."""
         if self._guarded and "interrupt" in self.capabilities:
-            self.connection.write_now(*pack_message(Interrupt(), call_id=call_id))
+            self.connection.write_now(*pack_message(Interrupt(raises), call_id=call_id))
             self._handle.signal(signal.SIGUSR2)
 
     def remember_tree(self) -> None:

@@ -12,9 +12,11 @@ if TYPE_CHECKING:
     from tunewire.pool.results import MapResults as MapResults
     from tunewire.pool.statistics import PoolStatistics as PoolStatistics
     from tunewire.pool.statistics import WorkerStatistics as WorkerStatistics
+    from tunewire.pool.stream import CallStream as CallStream
     from tunewire.pool.worker import Worker as Worker
 
 _HOMES = {
+    "CallStream": "stream",
     "LeasedWorker": "lease",
     "MapOutcomes": "results",
     "MapResults": "results",

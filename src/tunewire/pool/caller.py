@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
 from typing import Any, TypeVar, TypeVarTuple, overload
 
 import msgspec
 
+from tunewire.pool.stream import CallStream
 from tunewire.workers.ladder import Ladder
 from tunewire.workers.limits import Limits
 from tunewire.workers.outcome import Outcome
@@ -40,6 +41,15 @@ class BaseCaller(ABC):
         kwargs: Mapping[str, Any] | None,
         options: CallOptions,
     ) -> Outcome[Any]: ...
+
+    @abstractmethod
+    def _stream(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any] | None,
+        options: CallOptions,
+    ) -> CallStream[Any]: ...
 
     @overload
     async def call(
@@ -274,6 +284,182 @@ class BaseCaller(ABC):
                 name=name,
                 env=env,
                 idempotent=idempotent,
+                ladder=ladder,
+            ),
+        )
+
+    @overload
+    def stream(
+        self,
+        function: Callable[[*Ts], Generator[Any, Any, T]],
+        /,
+        *args: *Ts,
+        timeout: float | None = ...,
+        limits: Limits | None = ...,
+        result_type: Any = ...,
+        phase: str = ...,
+        name: str | None = ...,
+        env: Mapping[str, str | None] | None = ...,
+        ladder: Ladder | None = ...,
+    ) -> CallStream[T]: ...
+
+    @overload
+    def stream(
+        self,
+        function: Callable[[*Ts], AsyncIterator[Any]],
+        /,
+        *args: *Ts,
+        timeout: float | None = ...,
+        limits: Limits | None = ...,
+        result_type: Any = ...,
+        phase: str = ...,
+        name: str | None = ...,
+        env: Mapping[str, str | None] | None = ...,
+        ladder: Ladder | None = ...,
+    ) -> CallStream[None]: ...
+
+    @overload
+    def stream(
+        self,
+        function: Callable[[*Ts], Awaitable[T]],
+        /,
+        *args: *Ts,
+        timeout: float | None = ...,
+        limits: Limits | None = ...,
+        result_type: Any = ...,
+        phase: str = ...,
+        name: str | None = ...,
+        env: Mapping[str, str | None] | None = ...,
+        ladder: Ladder | None = ...,
+    ) -> CallStream[T]: ...
+
+    @overload
+    def stream(
+        self,
+        function: Callable[[*Ts], T],
+        /,
+        *args: *Ts,
+        timeout: float | None = ...,
+        limits: Limits | None = ...,
+        result_type: Any = ...,
+        phase: str = ...,
+        name: str | None = ...,
+        env: Mapping[str, str | None] | None = ...,
+        ladder: Ladder | None = ...,
+    ) -> CallStream[T]: ...
+
+    @overload
+    def stream(
+        self,
+        function: Callable[..., Generator[Any, Any, T]],
+        /,
+        *args: Any,
+        kwargs: Mapping[str, Any] | None = ...,
+        timeout: float | None = ...,
+        limits: Limits | None = ...,
+        result_type: Any = ...,
+        phase: str = ...,
+        name: str | None = ...,
+        env: Mapping[str, str | None] | None = ...,
+        ladder: Ladder | None = ...,
+    ) -> CallStream[T]: ...
+
+    @overload
+    def stream(
+        self,
+        function: Callable[..., AsyncIterator[Any]],
+        /,
+        *args: Any,
+        kwargs: Mapping[str, Any] | None = ...,
+        timeout: float | None = ...,
+        limits: Limits | None = ...,
+        result_type: Any = ...,
+        phase: str = ...,
+        name: str | None = ...,
+        env: Mapping[str, str | None] | None = ...,
+        ladder: Ladder | None = ...,
+    ) -> CallStream[None]: ...
+
+    @overload
+    def stream(
+        self,
+        function: Callable[..., Awaitable[T]],
+        /,
+        *args: Any,
+        kwargs: Mapping[str, Any] | None = ...,
+        timeout: float | None = ...,
+        limits: Limits | None = ...,
+        result_type: Any = ...,
+        phase: str = ...,
+        name: str | None = ...,
+        env: Mapping[str, str | None] | None = ...,
+        ladder: Ladder | None = ...,
+    ) -> CallStream[T]: ...
+
+    @overload
+    def stream(
+        self,
+        function: Callable[..., T],
+        /,
+        *args: Any,
+        kwargs: Mapping[str, Any] | None = ...,
+        timeout: float | None = ...,
+        limits: Limits | None = ...,
+        result_type: Any = ...,
+        phase: str = ...,
+        name: str | None = ...,
+        env: Mapping[str, str | None] | None = ...,
+        ladder: Ladder | None = ...,
+    ) -> CallStream[T]: ...
+
+    def stream(
+        self,
+        function: Callable[..., Any],
+        /,
+        *args: object,
+        kwargs: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+        limits: Limits | None = None,
+        result_type: Any = Any,
+        phase: str = "run",
+        name: str | None = None,
+        env: Mapping[str, str | None] | None = None,
+        ladder: Ladder | None = None,
+    ) -> CallStream[Any]:
+        """Like `call`, with what the callable says on the way: an async context manager and iterator of events.
+
+        The callable says it by `current_call().report` and `.log`, and by entering phases; or it is a generator function,
+        plain or asynchronous, each of whose values is a report, and whose return value is the result. A reader that falls
+        behind by more than about 256 KiB holds the callable up in its next report, and the callable's time goes on.
+
+        The call begins with the block and is cancelled where the block is left before it has ended. Values on the way are
+        sent as results are, by pickle or by msgspec. Iterating raises what the call failed with, after its last event;
+        `await call.result()` does too, and `await call.outcome()` does not.
+
+        >>> import asyncio
+        >>> from tunewire import Pool
+        >>> def halves(value):
+        ...     while value > 1:
+        ...         value /= 2
+        ...         yield value
+        ...     return "small"
+        >>> async def main():
+        ...     async with Pool(1) as pool, pool.stream(halves, 4.0) as call:
+        ...         return [event.value async for event in call], await call.result()
+        >>> asyncio.run(main())
+        ([2.0, 1.0], 'small')
+        """
+        return self._stream(
+            function,
+            args,
+            kwargs,
+            CallOptions(
+                timeout=timeout,
+                limits=limits,
+                result_type=result_type,
+                phase=phase,
+                name=name,
+                env=env,
                 ladder=ladder,
             ),
         )

@@ -50,6 +50,7 @@ from tunewire.pool.scheduler import (
 )
 from tunewire.pool.spares import Spares
 from tunewire.pool.statistics import PoolStatistics, WorkerStatistics
+from tunewire.pool.stream import BegunCall, CallStream
 from tunewire.wire.codecs import Codec
 from tunewire.wire.frames import DEFAULT_MAX_FRAME_BYTES
 from tunewire.wire.phases import INSIDE
@@ -62,6 +63,7 @@ from tunewire.workers.limits import Limits, check_seconds, with_run
 from tunewire.workers.outcome import Outcome, OutcomeKind
 from tunewire.workers.postmortem import Postmortem
 from tunewire.workers.recycle import Recycle
+from tunewire.workers.reports import Reports
 from tunewire.workers.start import INITIALIZER, StartedProcess, WorkerSpec
 
 if TYPE_CHECKING:
@@ -404,6 +406,32 @@ class Pool(BaseCaller):
         self.check_open()
         return await self.run_one(function, args, kwargs, options, None)
 
+    def _stream(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any] | None,
+        options: CallOptions,
+    ) -> CallStream[Any]:
+        return self.stream_one(function, args, kwargs, options, None)
+
+    def stream_one(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any] | None,
+        options: CallOptions,
+        lease: int | None,
+    ) -> CallStream[Any]:
+        """One call that says something on the way."""
+
+        async def begin(reports: Reports) -> BegunCall:
+            self.check_open()
+            return await self.begin_one(function, args, kwargs, options, lease, reports)
+
+        name = options.name or callable_name(function)
+        return CallStream(begin, self.cancel_call, name, self._results)
+
     async def run_one(
         self,
         function: Callable[..., Any],
@@ -414,14 +442,29 @@ class Pool(BaseCaller):
     ) -> Outcome[Any]:
         """One call, from its place in the queue to its outcome. A lease has a queue of its own: its calls must not
         wait for those that wait for its worker."""
+        future, call = await self.begin_one(function, args, kwargs, options, lease)
+        return future.result() if call is None else await self._outcome_of(call)
+
+    async def begin_one(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any] | None,
+        options: CallOptions,
+        lease: int | None,
+        reports: Reports | None = None,
+    ) -> BegunCall:
+        """The same, up to its place in the queue; what it says on the way goes to `reports`."""
         limits = self._limits_of(options)
         assert self._loop is not None
         begun = self._loop.time()
         if self.is_full(lease) and not await self.admit(lease, limits.queue):
-            return self._queue_timeout(limits, options.name or callable_name(function))
+            refused: asyncio.Future[Outcome[Any]] = self._loop.create_future()
+            refused.set_result(self._queue_timeout(limits, options.name or callable_name(function)))
+            return refused, None
         request = Request(Function.of(function), args, kwargs, options.name)
-        call = self._submit(request, options, limits, begun, lease)
-        return await self._outcome_of(call)
+        call = self._submit(request, options, limits, begun, lease, reports)
+        return call.future, call
 
     def is_full(self, lease: int | None = None) -> bool:
         """Whether no further call may wait."""
@@ -471,6 +514,7 @@ class Pool(BaseCaller):
         limits: Limits,
         begun: float,
         lease: int | None = None,
+        reports: Reports | None = None,
     ) -> PendingCall:
         """Everything that may be wrong with a call is found before it is known to anyone. `begun` is when its wait did."""
         assert self._loop is not None
@@ -481,6 +525,8 @@ class Pool(BaseCaller):
             results=self._results,
             max_frame_bytes=self._max_frame_bytes,
             env=None if options.env is None else checked_environment(options.env),
+            limits=limits,
+            streams=reports is not None,
         )
         info = CallInfo(
             id=call_id,
@@ -497,6 +543,7 @@ class Pool(BaseCaller):
             result_type=options.result_type,
             future=self._loop.create_future(),
             decided=self._on_decided,
+            reports=reports,
         )
         self._calls[call_id] = call
         if lease is not None:
@@ -510,10 +557,11 @@ class Pool(BaseCaller):
         try:
             return await call.future
         except asyncio.CancelledError:
-            self._cancel(call)
+            self.cancel_call(call)
             raise
 
-    def _cancel(self, call: PendingCall) -> None:
+    def cancel_call(self, call: PendingCall) -> None:
+        """Whoever awaited it has gone."""
         if self._scheduler.is_waiting(call.id):
             self._handle(Withdrawn(call.id))
             error = CallCancelled(callable_name=call.name)
@@ -527,7 +575,7 @@ class Pool(BaseCaller):
             if not admission.done():
                 admission.set_exception(PoolClosed(reason="the lease has ended"))
         for call_id in [call_id for call_id, held in self._lease_of.items() if held == lease]:
-            self._cancel(self._calls[call_id])
+            self.cancel_call(self._calls[call_id])
 
     def _on_queue_limit(self, call: PendingCall) -> None:
         if self._scheduler.is_waiting(call.id):
@@ -599,7 +647,7 @@ class Pool(BaseCaller):
         [1, 2, 3]
         """
         submit = self._map_submitter(function, CallOptions(timeout=timeout, limits=limits))
-        return MapResults(items, submit, self._cancel, self, window=self._window, ordered=ordered)
+        return MapResults(items, submit, self.cancel_call, self, window=self._window, ordered=ordered)
 
     def map_outcomes(
         self,
@@ -620,7 +668,7 @@ class Pool(BaseCaller):
         ['completed', 'error']
         """
         submit = self._map_submitter(function, CallOptions(timeout=timeout, limits=limits))
-        return MapOutcomes(items, submit, self._cancel, self, window=self._window, ordered=ordered)
+        return MapOutcomes(items, submit, self.cancel_call, self, window=self._window, ordered=ordered)
 
     @property
     def _window(self) -> int:
@@ -628,12 +676,12 @@ class Pool(BaseCaller):
 
     def _map_submitter(
         self, function: Callable[..., Any], options: CallOptions
-    ) -> Callable[[Any], tuple[asyncio.Future[Outcome[Any]], PendingCall | None]]:
+    ) -> Callable[[Any], BegunCall]:
         self.check_open()
         encoded = Function(function)
         limits = self._limits_of(options)
 
-        def submit(item: Any) -> tuple[asyncio.Future[Outcome[Any]], PendingCall | None]:
+        def submit(item: Any) -> BegunCall:
             self.check_open()
             assert self._loop is not None
             try:

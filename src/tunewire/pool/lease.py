@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from tunewire.errors import PoolClosed
 from tunewire.pool.caller import BaseCaller, CallOptions
+from tunewire.pool.stream import CallStream
 from tunewire.workers.driver import WorkerDriver
 from tunewire.workers.outcome import Outcome
 
@@ -26,6 +27,17 @@ class Lessor(Protocol):
         lease: int | None,
     ) -> Outcome[Any]:
         """One call, on the worker of this lease."""
+        ...
+
+    def stream_one(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any] | None,
+        options: CallOptions,
+        lease: int | None,
+    ) -> CallStream[Any]:
+        """One call that says something on the way, on the worker of this lease."""
         ...
 
     def cancel_lease(self, lease: int) -> None:
@@ -69,10 +81,23 @@ class LeasedWorker(BaseCaller):
         kwargs: Mapping[str, Any] | None,
         options: CallOptions,
     ) -> Outcome[Any]:
+        self._check_held()
+        return await self._pool.run_one(function, args, kwargs, options, self._lease)
+
+    def _stream(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any] | None,
+        options: CallOptions,
+    ) -> CallStream[Any]:
+        self._check_held()
+        return self._pool.stream_one(function, args, kwargs, options, self._lease)
+
+    def _check_held(self) -> None:
         self._pool.check_open()
         if self._ended:
             raise PoolClosed(reason="the lease has ended")
-        return await self._pool.run_one(function, args, kwargs, options, self._lease)
 
     def end(self) -> None:
         """The lease has ended: what still runs or waits is cancelled."""

@@ -12,6 +12,7 @@ import msgspec
 from tunewire.pool.caller import BaseCaller, CallOptions
 from tunewire.pool.driver import Pool
 from tunewire.pool.options import Sink
+from tunewire.pool.stream import CallStream
 from tunewire.wire.frames import DEFAULT_MAX_FRAME_BYTES
 from tunewire.workers.ladder import Ladder
 from tunewire.workers.limits import Limits
@@ -99,6 +100,15 @@ class Worker(BaseCaller):
         options: CallOptions,
     ) -> Outcome[Any]:
         return await self._pool._run(function, args, kwargs, options)
+
+    def _stream(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any] | None,
+        options: CallOptions,
+    ) -> CallStream[Any]:
+        return self._pool._stream(function, args, kwargs, options)
 
     @property
     def pid(self) -> int | None:

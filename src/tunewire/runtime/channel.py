@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from _thread import allocate_lock
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tunewire.errors import TruncatedFrame
 from tunewire.wire.assembly import parts_of
@@ -26,7 +26,7 @@ class Channel:
         self._read_fd = read_fd
         self._write_fd = write_fd
         self.max_frame_bytes = max_frame_bytes
-        # A thread of a user's may announce a phase while the main thread writes; frames must not interleave.
+        # A thread of a user's may report something while the main thread writes; frames must not interleave.
         self._writing = allocate_lock()
         #: What came with the frame that was read last.
         self._ahead = b""
@@ -80,9 +80,12 @@ class Channel:
             got += n
         return data
 
-    def write(self, parts: Sequence[Buffer]) -> None:
-        """All of `parts`, in order. BrokenPipeError when the parent no longer reads."""
+    def write(self, parts: Sequence[Buffer], *, unless: Callable[[], bool] | None = None) -> None:
+        """All of `parts`, in order; nothing, if `unless` says so when it is their turn. BrokenPipeError when the parent no
+        longer reads."""
         with self._writing:
+            if unless is not None and unless():
+                return
             if len(parts) == 1:  # nearly always
                 written = os.write(self._write_fd, parts[0])
                 if written == len(parts[0]):

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterable, Awaitable, Callable, Generator
+from types import AsyncGeneratorType, GeneratorType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tunewire.errors import DecodeError, EncodeError
 from tunewire.runtime import context
+from tunewire.runtime.context import Teller
 from tunewire.runtime.interrupt import Interrupts
 from tunewire.runtime.interruption import still_good
 from tunewire.wire.codecs import Codec, decode_pickle, encode
@@ -39,16 +41,17 @@ class Executor:
         self,
         frame: Frame,
         call: Call,
-        announce: Callable[[str], None],
+        teller: Teller,
         begins: Callable[[], None] = lambda: None,
     ) -> list[Buffer]:
         """The reply to `call` as parts of a frame. `begins` is called when it is unpickled and its callable begins."""
-        context.begin(call.phase, announce)
+        current = context.begin(call.phase, teller, call.limits)
         restore = _overlay(call.env)
         try:
             request = _read_request(frame, call.name)
             begins()
-            value = self._run(frame.call_id, request)
+            current.begins()
+            value = self._run(frame.call_id, request, streams=call.streams)
             reply = self._result(frame.call_id, value, Codec(call.results))
         except BaseException as error:  # noqa: BLE001 — SystemExit and KeyboardInterrupt are the call's, too
             reply = self._failure(frame.call_id, error, Codec(call.results))
@@ -60,21 +63,27 @@ class Executor:
             os._exit(0)  # a fork of the callable's that came back: one reply is enough
         return reply
 
-    def _run(self, call_id: int, request: _Request) -> Any:
+    def _run(self, call_id: int, request: _Request, *, streams: bool) -> Any:
         """Run the callable, open to its interrupt. One that comes within the `finally` itself is raised from there, and
         the handler has disarmed itself by then: so nothing is raised outside of this function."""
         try:
             self._interrupts.arm(call_id)
-            value = self._invoke(*request)
+            value = self._invoke(*request, streams=streams)
         finally:
             self._interrupts.disarm()
         self._interrupts.raise_if_swallowed()
         return value
 
-    def _invoke(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _invoke(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, streams: bool
+    ) -> Any:
         value = function(*args, **kwargs)
         if hasattr(type(value), "__await__"):
             return self._run_awaitable(value)
+        if streams and isinstance(value, GeneratorType):
+            return _report_each(value)
+        if streams and isinstance(value, AsyncGeneratorType):
+            return self._run_awaitable(_report_each_of(value))
         return value
 
     def _result(self, call_id: int, value: object, codec: Codec) -> list[Buffer]:
@@ -109,6 +118,23 @@ class Executor:
             return self._runner.run(_with_its_tasks(awaitable, self._interrupts))
         finally:
             self._interrupts.cancel_with(None)
+
+
+def _report_each(values: Generator[Any, Any, Any]) -> Any:
+    """What a generator gives is reported, and what it returns is the result."""
+    report = context.current_call().report
+    while True:
+        try:
+            value = next(values)
+        except StopIteration as end:
+            return end.value
+        report(value)
+
+
+async def _report_each_of(values: AsyncIterable[Any]) -> None:
+    report = context.current_call().report
+    async for value in values:
+        report(value)
 
 
 def _read_request(frame: Frame, name: str) -> _Request:

@@ -12,6 +12,7 @@ if there is one, and raises CallInterrupted if the frame names the call that run
     the handler runs in the runtime        it is armed only around the callable, in a block whose `except` makes a reply;
                                            it disarms itself before it raises
     the callable is in C code              the handler runs when it returns; the parent's ladder does not wait for that
+    the call says something on the way     the frame that it writes is finished first
     the callable is a coroutine            its task is cancelled instead: an exception out of a handler would break the
                                            event loop, which is kept
 
@@ -24,9 +25,12 @@ what half of a module in C has registered, and whoever imports it next meets wha
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 
+from tunewire.runtime import context
 from tunewire.runtime.channel import Channel
 from tunewire.runtime.interruption import CallInterrupted
 from tunewire.runtime.signals import INTERRUPT_SIGNAL
@@ -47,6 +51,7 @@ class Interrupts:
         #: Whether it was importing something at that moment.
         self.in_import = False
         self._missed = False
+        self._held = False
         self._taking = False
         self._cancel: Callable[[], None] | None = None
         signal.signal(INTERRUPT_SIGNAL, self._on_signal)
@@ -67,13 +72,25 @@ class Interrupts:
         """Nothing is raised any more."""
         self._call_id = None
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """On the main thread: one that comes meanwhile is raised at the end."""
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
+        if self._missed and self._call_id is not None:
+            self._missed = False
+            self._take(sys._getframe(3))
+
     def raise_if_swallowed(self) -> None:
         """The callable has returned. If it swallowed an interrupt, nobody waits for its value."""
         if self.interrupted:
             raise CallInterrupted
 
     def _on_signal(self, _number: int, running: FrameType | None) -> None:
-        if self._call_id is None:
+        if self._call_id is None or self._held:
             self._missed = True
         else:
             self._take(running)
@@ -92,10 +109,13 @@ class Interrupts:
             self._taking = False
         if frame is None:
             return  # the parent has gone; the loop will see it
-        expect(frame, Interrupt)
+        message = expect(frame, Interrupt)
         if frame.call_id != self._call_id:
             return
         self._call_id = None
+        context.current_call().cancel()
+        if not message.raises:
+            return
         self.interrupted = True
         if self._cancel is not None:
             self._cancel()

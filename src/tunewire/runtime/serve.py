@@ -6,9 +6,9 @@ import importlib
 import os
 import platform
 import sys
-from collections.abc import Callable
 
 from tunewire.errors import TruncatedFrame, WireError
+from tunewire.runtime.announcer import Announcer
 from tunewire.runtime.channel import Channel
 from tunewire.runtime.claim import Claim
 from tunewire.runtime.execute import Executor, flush_output, note_own_modules
@@ -22,7 +22,6 @@ from tunewire.wire.messages import (
     Failure,
     Hello,
     Interrupt,
-    Phase,
     Ready,
     Welcome,
     expect,
@@ -71,6 +70,7 @@ def _settle_in(channel: Channel, welcome: Welcome) -> None:
 
 def _serve_calls(channel: Channel, recorder: Recorder) -> None:
     interrupts = Interrupts(channel)
+    announcer = Announcer(channel, interrupts)
     executor = Executor(channel.max_frame_bytes, interrupts)
     while (frame := channel.read()) is not None:
         message = read_message(frame)
@@ -79,13 +79,8 @@ def _serve_calls(channel: Channel, recorder: Recorder) -> None:
         if not isinstance(message, Call):
             raise WireError(reason=f"Call expected, {type(message).__name__} came")
         recorder.read(frame.call_id)
-        reply = executor.execute(frame, message, _announcer(channel, frame.call_id), recorder.begin)
+        announcer.begin(frame.call_id, message)
+        reply = executor.execute(frame, message, announcer, recorder.begin)
+        announcer.end()
         recorder.finish()
         channel.write(reply)
-
-
-def _announcer(channel: Channel, call_id: int) -> Callable[[str], None]:
-    def announce(phase: str) -> None:
-        channel.write(pack_message(Phase(phase), call_id=call_id)[0])
-
-    return announce

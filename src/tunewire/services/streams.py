@@ -7,10 +7,10 @@ promised. Whoever stops reading early says so at once, and its writer stops too.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from tunewire.endpoints.inbox import FrameQueue
 from tunewire.errors import WireError
 from tunewire.services.rules import ReadWindow, WriteWindow
 from tunewire.wire.frames import Buffer, Frame
@@ -23,53 +23,24 @@ def size_of(buffers: tuple[Buffer, ...] | list[Buffer]) -> int:
     return sum(memoryview(buffer).nbytes for buffer in buffers)
 
 
-class Inbox(Generic[T]):
-    """What has come of a stream and was not read yet. One task reads."""
+class Inbox(FrameQueue[T]):
+    """What has come of a stream and was not read yet, bounded by credit. One task reads."""
 
     def __init__(self, decode: Callable[[Frame], T], grant: Callable[[int], None]) -> None:
         """`decode` makes an item of a frame, when it is read; `grant` tells the writer that it may send so much more."""
-        self._decode = decode
+        super().__init__(decode, self._pay)
         self._grant = grant
         self._window = ReadWindow()
-        self._frames: deque[Frame] = deque()
-        self._end: BaseException | None = None
-        self._news: asyncio.Future[None] | None = None
 
     def put(self, frame: Frame) -> None:
         """An item has come; WireError if it was not allowed to."""
         if not self._window.take(size_of(frame.buffers)):
             raise WireError(reason="an item of a stream came that was not granted")
-        self._frames.append(frame)
-        self._wake()
+        super().put(frame)
 
-    def finish(self, error: BaseException | None = None) -> None:
-        """No more will come; when what has come is read, the reader is told so, or sees `error`."""
-        if self._end is None:
-            self._end = StopAsyncIteration() if error is None else error
-            self._wake()
-
-    def drop(self) -> None:
-        """Nobody reads any more: what waits is forgotten."""
-        self._frames.clear()
-
-    async def get(self) -> T:
-        """The next item; StopAsyncIteration at the end. Cancelling loses none."""
-        while not self._frames:
-            if self._end is not None:
-                raise self._end.with_traceback(None)
-            self._news = asyncio.get_running_loop().create_future()
-            try:
-                await self._news
-            finally:
-                self._news = None
-        frame = self._frames.popleft()
+    def _pay(self, frame: Frame) -> None:
         if amount := self._window.read(size_of(frame.buffers)):
             self._grant(amount)
-        return self._decode(frame)
-
-    def _wake(self) -> None:
-        if self._news is not None and not self._news.done():
-            self._news.set_result(None)
 
 
 class Outbox:

@@ -31,12 +31,13 @@ from tunewire.endpoints.process import OUTPUT_TAIL_BYTES, ChildProcess
 from tunewire.endpoints.tree import ProcessHandle
 from tunewire.errors import EndpointClosed, StartError, TruncatedFrame
 from tunewire.runtime import context
-from tunewire.runtime.context import CurrentCall
+from tunewire.runtime.context import CurrentCall, Teller
 from tunewire.runtime.execute import Executor, _overlay, _restore
 from tunewire.runtime.interrupt import Interrupts
 from tunewire.testing.faults import Faults
 from tunewire.testing.pipes import connection_pair
 from tunewire.version import __version__
+from tunewire.wire.codecs import Codec, encode
 from tunewire.wire.exceptions import capture
 from tunewire.wire.frames import Buffer, Frame
 from tunewire.wire.messages import (
@@ -44,8 +45,10 @@ from tunewire.wire.messages import (
     Failure,
     Hello,
     Interrupt,
+    Note,
     Phase,
     Ready,
+    Report,
     Welcome,
     expect,
     pack_message,
@@ -197,6 +200,28 @@ class _Interrupts(Interrupts):
         """Nothing was listened to."""
 
 
+class _Teller:
+    """What a call says goes into the pipe, which takes everything."""
+
+    def __init__(self, call_id: int, call: Call, write: Callable[[list[Buffer], int], None]) -> None:
+        self._call_id = call_id
+        self._call = call
+        self._write = write
+
+    def phase(self, name: str) -> None:
+        self._write(*pack_message(Phase(name), call_id=self._call_id))
+
+    def report(self, value: object, progress: float | None) -> None:
+        if self._call.streams:
+            codec, buffers = encode(value, Codec(self._call.results), what="report")
+            message = Report(progress)
+            self._write(*pack_message(message, call_id=self._call_id, codec=codec, buffers=tuple(buffers)))
+
+    def note(self, level: int, text: str) -> None:
+        if self._call.streams:
+            self._write(*pack_message(Note(level, text), call_id=self._call_id))
+
+
 class _Executor(Executor):
     """The runtime's, but that coroutines run on the loop that is there.
 
@@ -211,52 +236,58 @@ class _Executor(Executor):
         self._coroutine: Coroutine[Any, Any, Any] | None = None
         self._task: asyncio.Task[Any] | None = None
         self._exit: _ProcessExit | None = None
+        self._current: CurrentCall | None = None
 
-    async def execute_here(self, frame: Frame, call: Call, announce: Callable[[str], None]) -> list[Buffer]:
+    async def execute_here(self, frame: Frame, call: Call, teller: Teller) -> list[Buffer]:
         """The reply to `call`."""
         self._deliveries.interrupted = False
-        reply = self._round(frame, call, announce)
+        reply = self._round(frame, call, teller)
         coroutine, self._coroutine = self._coroutine, None
         if coroutine is None:
             return reply
-        self._task = asyncio.ensure_future(self._drive(coroutine, call, announce))
+        self._task = asyncio.ensure_future(self._drive(coroutine, call, teller))
         try:
             await asyncio.wait([self._task])
-            return self._round(frame, call, announce)
+            return self._round(frame, call, teller)
         finally:
             self._task.cancel()
             self._task = None
 
-    def interrupt(self) -> None:
-        """Stop the coroutine that runs, if one does."""
-        if self._task is not None:
+    def interrupt(self, *, raises: bool) -> None:
+        """Stop the coroutine that runs, if one does, or let it know that nobody waits for it."""
+        if self._current is not None:
+            self._current.cancel()
+        if self._task is not None and raises:
             self._deliveries.interrupted = True
             self._task.cancel()
 
-    def _round(self, frame: Frame, call: Call, announce: Callable[[str], None]) -> list[Buffer]:
+    def _round(self, frame: Frame, call: Call, teller: Teller) -> list[Buffer]:
         with self._inside():
-            reply = self.execute(frame, call, announce)
+            reply = self.execute(frame, call, teller)
         if self._exit is not None:
             raise self._exit
         return reply
 
-    def _invoke(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _invoke(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, streams: bool
+    ) -> Any:
         try:
-            return super()._invoke(function, args, kwargs) if self._task is None else self._task.result()
+            if self._task is not None:
+                return self._task.result()
+            return super()._invoke(function, args, kwargs, streams=streams)
         except _ProcessExit as end:
             self._exit = end
 
     def _run_awaitable(self, awaitable: Awaitable[Any]) -> None:
         self._coroutine = _awaiting(awaitable)
 
-    async def _drive(
-        self, coroutine: Coroutine[Any, Any, Any], call: Call, announce: Callable[[str], None]
-    ) -> Any:
-        current = CurrentCall(call.phase, announce)
+    async def _drive(self, coroutine: Coroutine[Any, Any, Any], call: Call, teller: Teller) -> Any:
+        current = self._current = CurrentCall(call.phase, teller, call.limits)
         try:
             return await _Stepped(coroutine, lambda: self._around_step(current, call.env))
         finally:
             current.end()
+            self._current = None
 
     @contextmanager
     def _around_step(self, current: CurrentCall, env: dict[str, str | None] | None) -> Iterator[None]:
@@ -471,7 +502,9 @@ class _Program:
             await self._hang_up()
         self._running = frame.call_id
         try:
-            reply = await self._executor.execute_here(frame, message, self._announcer(frame.call_id))
+            reply = await self._executor.execute_here(
+                frame, message, _Teller(frame.call_id, message, self._tell)
+            )
         finally:
             self._running = None
         self._finished += 1
@@ -484,13 +517,9 @@ class _Program:
         )  # 0 would say that it is being unpickled
         self.record = Record(call_id, began_ns, self._finished)
 
-    def _announcer(self, call_id: int) -> Callable[[str], None]:
-        def announce(phase: str) -> None:
-            parts, size = pack_message(Phase(phase), call_id=call_id)
-            self._written += size
-            self.connection.write(parts, size)
-
-        return announce
+    def _tell(self, parts: list[Buffer], size: int) -> None:
+        self._written += size
+        self.connection.write(parts, size)
 
     def interrupt(self) -> None:
         """The soft interrupt's signal has come: its frame is the next in the pipe, which nobody else reads now."""
@@ -499,9 +528,9 @@ class _Program:
 
     async def _take_interrupt(self, running: int) -> None:
         frame = await self.connection.read_frame()
-        expect(frame, Interrupt)
+        message = expect(frame, Interrupt)
         if frame.call_id == running == self._running:
-            self._executor.interrupt()
+            self._executor.interrupt(raises=message.raises)
 
     async def _say(self, parts: Sequence[Buffer], *, is_reply: bool = False) -> None:
         data = b"".join(parts)

@@ -43,13 +43,16 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True, tag=2):
 
 class Call(msgspec.Struct, frozen=True, array_like=True, tag=3):
     """Run a callable. The buffers carry it and its arguments; `results` is the codec to answer in; `env` is laid over the
-    environment until the call has ended (None removes a variable)."""
+    environment until the call has ended (None removes a variable). `streams` says that someone reads what it reports, and
+    `limits` the seconds of its phases compile, check and run."""
 
     kind: ClassVar[int] = 3
     name: str
     phase: str
     results: int
     env: dict[str, str | None] | None = None
+    streams: bool = False
+    limits: tuple[float | None, float | None, float | None] = (None, None, None)
 
 
 class Result(msgspec.Struct, frozen=True, array_like=True, tag=4):
@@ -80,9 +83,11 @@ class Data(msgspec.Struct, frozen=True, array_like=True, tag=7):
 
 
 class Interrupt(msgspec.Struct, frozen=True, array_like=True, tag=8):
-    """Raise an exception in the callable of the call that this frame names, if it still runs. Followed by a signal."""
+    """Raise an exception in the callable of the call that this frame names, if it still runs; with `raises` False, only let
+    it know that nobody waits for it any more. Followed by a signal."""
 
     kind: ClassVar[int] = 8
+    raises: bool = True
 
 
 class Ready(msgspec.Struct, frozen=True, array_like=True, tag=9):
@@ -148,7 +153,25 @@ class Rejected(msgspec.Struct, frozen=True, array_like=True, tag=23):
     reason: str
 
 
-WorkerMessage: TypeAlias = Hello | Welcome | Call | Result | Failure | Phase | Data | Interrupt | Ready
+class Report(msgspec.Struct, frozen=True, array_like=True, tag=32):
+    """A running call whose caller streams it has got so far. The buffers carry a value; `progress` is its own measure of how
+    far it is, if it has one."""
+
+    kind: ClassVar[int] = 32
+    progress: float | None = None
+
+
+class Note(msgspec.Struct, frozen=True, array_like=True, tag=33):
+    """A line of a running call's log. `level` is as in `logging`."""
+
+    kind: ClassVar[int] = 33
+    level: int
+    text: str
+
+
+WorkerMessage: TypeAlias = (
+    Hello | Welcome | Call | Result | Failure | Phase | Data | Interrupt | Ready | Report | Note
+)
 ServiceMessage: TypeAlias = Open | Opened | Invoke | Item | End | Credit | Cancel | Rejected
 Message: TypeAlias = WorkerMessage | ServiceMessage
 M = TypeVar("M", bound=Message)

@@ -6,5 +6,17 @@ from tunewire.workers.limits import Limits
 from tunewire.workers.outcome import Outcome, OutcomeKind
 from tunewire.workers.postmortem import Postmortem
 from tunewire.workers.recycle import Recycle
+from tunewire.workers.reports import CallLog, CallPhase, CallReport
 
-__all__ = ["Ladder", "Limits", "Outcome", "OutcomeKind", "Postmortem", "Recycle", "WorkerEvent"]
+__all__ = [
+    "CallLog",
+    "CallPhase",
+    "CallReport",
+    "Ladder",
+    "Limits",
+    "Outcome",
+    "OutcomeKind",
+    "Postmortem",
+    "Recycle",
+    "WorkerEvent",
+]

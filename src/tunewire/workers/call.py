@@ -16,7 +16,9 @@ from tunewire.wire.codecs import Codec, encode_pickle, pickles_by_reference
 from tunewire.wire.frames import Buffer
 from tunewire.wire.messages import Call, pack_message
 from tunewire.workers.lifecycle import CallInfo
+from tunewire.workers.limits import Limits
 from tunewire.workers.outcome import Outcome
+from tunewire.workers.reports import Reports
 from tunewire.workers.summary import summary_of
 
 
@@ -73,6 +75,7 @@ class Function:
         self.buffer = buffers[0]
 
 
+_NO_LIMITS = Limits()
 _NO_ARGUMENTS = encode_pickle(((), {}), what="no arguments")
 
 
@@ -112,9 +115,18 @@ class Request:
         results: Codec,
         max_frame_bytes: int,
         env: dict[str, str | None] | None = None,
+        limits: Limits = _NO_LIMITS,
+        streams: bool = False,
     ) -> PackedFrame:
         """The frame of this call. EncodeError if it is larger than a frame may be."""
-        message = Call(name=self.name, phase=phase, results=results, env=env)
+        message = Call(
+            name=self.name,
+            phase=phase,
+            results=results,
+            env=env,
+            streams=streams,
+            limits=(limits.compile, limits.check, limits.run),
+        )
         parts, size = pack_message(message, call_id=call_id, codec=self.codec, buffers=self._buffers)
         if size > max_frame_bytes:
             reason = f"they make a frame of {size} bytes, and the limit is {max_frame_bytes}"
@@ -125,7 +137,17 @@ class Request:
 class PendingCall:
     """One call from its submission to its outcome."""
 
-    __slots__ = ("_decided", "_request", "frame", "future", "info", "name", "result_type", "results")
+    __slots__ = (
+        "_decided",
+        "_request",
+        "frame",
+        "future",
+        "info",
+        "name",
+        "reports",
+        "result_type",
+        "results",
+    )
 
     def __init__(
         self,
@@ -137,8 +159,11 @@ class PendingCall:
         result_type: Any,
         future: asyncio.Future[Outcome[Any]],
         decided: Callable[[PendingCall, Outcome[Any]], None],
+        reports: Reports | None = None,
     ) -> None:
+        """`reports` is where to what it says goes before its outcome, if someone reads that."""
         self.info = info
+        self.reports = reports
         self.name = request.name
         self._request = request
         self.frame = frame
@@ -164,5 +189,7 @@ class PendingCall:
     def decide(self, outcome: Outcome[Any]) -> None:
         """Give the caller the outcome, once; a caller that has gone needs none."""
         self._decided(self, outcome)
+        if self.reports is not None:
+            self.reports.finish(outcome.error)
         if not self.future.done():
             self.future.set_result(outcome)

@@ -36,6 +36,7 @@ from tunewire.errors import (
 )
 from tunewire.wire.frames import Frame
 from tunewire.wire.messages import Phase, expect
+from tunewire.workers import reports
 from tunewire.workers.call import PendingCall
 from tunewire.workers.events import WorkerEvent
 from tunewire.workers.lifecycle import (
@@ -86,8 +87,10 @@ log = logging.getLogger("tunewire")
 _END_WAIT = 0.2
 #: Turns of the loop from bytes in a pipe to a frame in hand.
 _READ_TURNS = 1
-#: Announcements of phases of calls that are over, which a process may send by mistake (a thread that was left over).
-_STRAY_PHASES = 100
+#: The same, where the pipe was not read for a while.
+_HELD_TURNS = 2
+#: What calls that are over go on to say, which a process may send by mistake (a thread that was left over).
+_STRAY_WORDS = 100
 #: Seconds between two looks at the memory of a tree, while a call runs.
 _MEMORY_INTERVAL = 0.1
 #: Names of calls that a postmortem tells, and events that a worker's log holds.
@@ -146,7 +149,7 @@ class WorkerDriver:
         self._uses = 0
         self._last_calls: deque[str] = deque(maxlen=_LAST_CALLS)
         self._memory_kills = 0
-        self._stray_phases = 0
+        self._stray_words = 0
         self._finished = self._loop.create_future()
 
     # What the pool asks and says.
@@ -230,10 +233,10 @@ class WorkerDriver:
                 self._initialise()
             case Return():
                 self._return_call()
-            case Interrupt(call_id):
+            case Interrupt(call_id, raises):
                 self._note("interrupt")
                 assert self._process is not None
-                self._process.interrupt(call_id)
+                self._process.interrupt(call_id, raises=raises)
             case Terminate():
                 self._note("terminate")
                 assert self._process is not None
@@ -255,8 +258,16 @@ class WorkerDriver:
         if action.at is not None:
             self._timer = self._loop.call_at(action.at, self._give_reply_a_turn, _READ_TURNS, action.timer)
 
+    def _read_on(self) -> None:
+        if self._process is not None:
+            self._process.connection.go_on_reading()
+
     def _give_reply_a_turn(self, turns: int, timer: int) -> None:
-        """Where the loop itself was late, the reply may have come in time and only not been read: the reader first."""
+        """Where the loop itself was late, the reply may have come in time and only not been read: the reader first. So
+        it may where it stands behind reports, which a full pipe is one read of."""
+        if turns == _READ_TURNS and self._call is not None and self._call.reports is not None:
+            self._read_on()
+            turns += _HELD_TURNS
         if turns:
             self._loop.call_soon(self._give_reply_a_turn, turns - 1, timer)
         else:
@@ -284,6 +295,8 @@ class WorkerDriver:
         self._uses += 1
         self._last_calls.append(call.name)
         self._note("sent")
+        if call.reports is not None:
+            call.reports.read_on = self._read_on
         self._process.connection.write_now(*call.frame)
         if self.spec.recycle.tree_bytes is not None:
             self._memory_timer = self._loop.call_later(_MEMORY_INTERVAL, self._look_at_memory)
@@ -340,6 +353,8 @@ class WorkerDriver:
             seconds = self._loop.time() - self._sent_at
         self._stop_looking_at_memory()
         self._note("outcome", kind)
+        if call.reports is not None:
+            self._read_on()
         self._call = self._reply = self._sent_at = None
         if kind is not OutcomeKind.COMPLETED and not self._end_reason:
             self._end_reason = f"its call ended as {kind.value}"
@@ -410,7 +425,7 @@ class WorkerDriver:
     def _begin(self, process: ChildProcess) -> None:
         self._process = process
         self.processes += 1
-        self._uses = self._stray_phases = 0
+        self._uses = self._stray_words = 0
         self._last_calls.clear()
         self._started_at = self._loop.time()
         self._memory_kills = out_of_memory_kills()
@@ -477,10 +492,12 @@ class WorkerDriver:
         if state is State.BUSY and self._call is not None and frame.call_id == self._call.id:
             if frame.kind == Phase.kind:
                 self._on_phase(frame)
+            elif frame.kind in reports.KINDS:
+                self._on_report(frame, self._call.reports)
             else:
                 self._on_reply(frame, self._call)
-        elif frame.kind == Phase.kind:
-            self._on_phase(frame)
+        elif frame.kind == Phase.kind or frame.kind in reports.KINDS:
+            self._on_stray_word(frame)
         elif state is State.INITIALISING:
             self._on_initializer_reply(frame)
         elif state is State.INTERRUPTING:
@@ -506,11 +523,31 @@ class WorkerDriver:
 
     def _on_phase(self, frame: Frame) -> None:
         phase = expect(frame, Phase)
-        if self._call is None or frame.call_id != self._call.id:
-            self._stray_phases += 1
-            if self._stray_phases > _STRAY_PHASES:
-                raise WireError(reason=f"phases of calls that are over, {_STRAY_PHASES} times", pid=self.pid)
+        before = self._lifecycle.phase
         self._post(PhaseEntered(frame.call_id, phase.name, self._loop.time()))
+        call = self._call
+        if call is not None and call.reports is not None and self._lifecycle.phase != before:
+            call.reports.put(frame)
+
+    def _on_report(self, frame: Frame, to: reports.Reports | None) -> None:
+        if to is None:
+            self._on_stray_word(frame)
+            return
+        to.put(frame)
+        if to.is_full:
+            assert self._process is not None
+            self._process.connection.hold_reading()
+
+    def _on_stray_word(self, frame: Frame) -> None:
+        """Of a call that is over, or that nobody streams. One that is being ended may say what it likes until it is."""
+        if self.state is State.INTERRUPTING:
+            return
+        self._stray_words += 1
+        if self._stray_words > _STRAY_WORDS:
+            raise WireError(
+                reason=f"{_STRAY_WORDS} frames of calls that are over, the last of call {frame.call_id}",
+                pid=self.pid,
+            )
 
     def _on_initializer_reply(self, frame: Frame) -> None:
         error = initializer_error(frame, self.spec)

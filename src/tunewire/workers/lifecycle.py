@@ -210,9 +210,10 @@ class Return(msgspec.Struct, frozen=True):
 
 
 class Interrupt(msgspec.Struct, frozen=True):
-    """Raise an exception in the Python code of this call."""
+    """Raise an exception in the Python code of this call, or only let it know that nobody waits for it."""
 
     call_id: int
+    raises: bool = True
 
 
 class Terminate(msgspec.Struct, frozen=True):
@@ -343,7 +344,11 @@ class Lifecycle:
             return [*decided, *self._terminate(call.ladder, now)]
         self.state = State.INTERRUPTING
         self._interrupted = call.id, call.ladder
-        return [*decided, Interrupt(call.id), self._arm(now + call.ladder.interrupt)]
+        return [
+            *decided,
+            Interrupt(call.id, not call.ladder.cooperative),
+            self._arm(now + call.ladder.interrupt),
+        ]
 
     def _terminate(self, ladder: Ladder, now: float) -> list[Action]:
         if ladder.terminate is None:
