@@ -323,7 +323,7 @@ async def test_a_cooperative_ladder_ends_who_does_not_cooperate():
         assert await pool.call(os.getpid) != pid
 
 
-def test_a_cooperative_ladder_gives_time():
+async def test_a_cooperative_ladder_gives_time():
     with pytest.raises(ValueError, match="interrupt="):
         Ladder(cooperative=True)
 

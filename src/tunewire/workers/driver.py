@@ -256,18 +256,22 @@ class WorkerDriver:
             self._timer.cancel()
             self._timer = None
         if action.at is not None:
-            self._timer = self._loop.call_at(action.at, self._give_reply_a_turn, _READ_TURNS, action.timer)
+            self._timer = self._loop.call_at(action.at, self._on_timer, action.timer)
 
     def _read_on(self) -> None:
         if self._process is not None:
             self._process.connection.go_on_reading()
 
-    def _give_reply_a_turn(self, turns: int, timer: int) -> None:
-        """Where the loop itself was late, the reply may have come in time and only not been read: the reader first. So
-        it may where it stands behind reports, which a full pipe is one read of."""
-        if turns == _READ_TURNS and self._call is not None and self._call.reports is not None:
+    def _on_timer(self, timer: int) -> None:
+        turns = _READ_TURNS
+        if self._call is not None and self._call.reports is not None:
+            # The reply may stand behind reports that were not read: a full pipe is one read.
             self._read_on()
             turns += _HELD_TURNS
+        self._give_reply_a_turn(turns, timer)
+
+    def _give_reply_a_turn(self, turns: int, timer: int) -> None:
+        """Where the loop itself was late, the reply may have come in time and only not been read: the reader first."""
         if turns:
             self._loop.call_soon(self._give_reply_a_turn, turns - 1, timer)
         else:
