@@ -80,9 +80,20 @@ class CallStream(Generic[T]):
         return await self._reports.get()
 
     async def outcome(self) -> Outcome[T]:
-        """What became of the call, when it has ended: a value, whatever that is. What was not read of its reports may
-        still be read; they hold the call up, if they are many."""
-        return await asyncio.shield(self._begun())
+        """What became of the call, when it has ended: a value, whatever that is.
+
+        What was not read before may be read afterwards, up to some 256 KiB of it: while the outcome is awaited, what does
+        not fit is not waited for, but dropped and counted in `dropped`."""
+        begun = self._begun()
+        if not begun.done():
+            with self._reports.skipped():
+                await asyncio.wait([begun])
+        return begun.result()
+
+    @property
+    def dropped(self) -> int:
+        """How many events were lost since nobody read them while the outcome was awaited."""
+        return self._reports.dropped
 
     async def result(self) -> T:
         """What the call returned; what `Pool.call` would raise is raised."""

@@ -538,7 +538,7 @@ class WorkerDriver:
             self._on_stray_word(frame)
             return
         to.put(frame)
-        if to.is_full:
+        if to.holds_back:
             assert self._process is not None
             self._process.connection.hold_reading()
 

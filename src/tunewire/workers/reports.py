@@ -2,12 +2,14 @@
 
 Its bound is the child's pipe: when more has come than a reader who keeps up would leave, the worker's driver reads that pipe
 no further, and the callable waits in its next report. One call has the pipe at a time, so nobody else is held up. Its reply
-would stand behind the reports: so the driver reads on before it decides that a limit was reached.
+stands behind the reports: so the driver reads on before it decides that a limit was reached; and whoever awaits the reply
+and does not read would wait for ever, so what he cannot hold is dropped, and counted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import msgspec
@@ -58,13 +60,31 @@ class Reports(FrameQueue[CallEvent]):
         self._what = f"a report of {name}"
         self._results = results
         self._held = 0
+        self._unheard_of = 0
+        #: What came while the queue was full and only the call's end was waited for.
+        self.dropped = 0
         #: Called when there is room again: whoever runs the call says how.
         self.read_on: Callable[[], None] = lambda: None
 
     @property
     def is_full(self) -> bool:
-        """Whether no more should be read for the time being."""
+        """Whether no more is kept."""
         return self._held > _READ_AHEAD
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether no more should be read for the time being."""
+        return self.is_full and not self._unheard_of
+
+    @contextmanager
+    def skipped(self) -> Iterator[None]:
+        """The call's end is waited for, and must not wait for a reader: what does not fit is dropped."""
+        self._unheard_of += 1
+        self.read_on()
+        try:
+            yield
+        finally:
+            self._unheard_of -= 1
 
     def put(self, frame: Frame) -> None:
         """The call has said this. WireError for a value in a codec that was not agreed."""
@@ -73,6 +93,9 @@ class Reports(FrameQueue[CallEvent]):
             raise WireError(
                 reason=f"a report in codec {frame.codec} came where {self._results.name} was agreed"
             )
+        if self.is_full and self._unheard_of:
+            self.dropped += 1
+            return
         self._held += _cost(frame)
         super().put(frame)
 
