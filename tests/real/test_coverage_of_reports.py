@@ -60,6 +60,7 @@ COVERED = {
         "test_opencl_kernels::test_a_right_kernel_has_a_time_and_says_how_it_was_taken",
     ],
     # PyTorch's tuning processes.
+    "PB18": ["test_streams_of_calls::test_it_is_told_which_call_runs_in_which_phase_and_which_waits"],
     "PB01": ["test_calls::test_a_timeout_is_kept_whatever_the_child_does"],
     "PB02": [
         "test_calls::test_an_exception_is_raised_as_itself_with_the_remote_traceback_as_its_cause",
@@ -342,7 +343,10 @@ COVERED = {
         "test_codecs::test_an_array_travels_out_of_band",
         "test_frames::test_a_small_frame_is_one_part_and_a_large_buffer_is_not_copied",
     ],
-    "P-72": ["test_calls::test_map_keeps_the_order_takes_items_as_it_goes_and_stops_early"],
+    "P-72": [
+        "test_calls::test_map_keeps_the_order_takes_items_as_it_goes_and_stops_early",
+        "test_streams_of_calls::test_reports_come_in_order_and_then_the_result",
+    ],
     "P-77": [
         "test_attacks::test_a_hostile_description_costs_its_own_call_only",
         "test_calls::test_results_as_msgspec_are_rebuilt_and_checked_and_never_unpickled",
@@ -369,7 +373,6 @@ OPEN = {
     **{f"AB{number:02}": TELEMETRY for number in range(1, 14)},
     "PB09": "only CUDA has a mask here: OpenCL devices are numbered, and other vendors' runtimes not offered",
     "PB10": "a pool never forks its parent, so that there is one way to start a process",
-    "PB18": "a stage is told when a call ends, and not yet while it runs",
     "PB25": "devices of a user's own kind are not offered; a callable is measured as it is",
     "PB26": "a lock on a device between pools and processes is not offered yet",
     "PB27": "launching by CUDA graphs is not offered yet",
@@ -394,7 +397,6 @@ OPEN = {
     "P-45": "an interrupted cell of a notebook is part of the integrations to come",
     "P-50": "a device is not probed yet before its next process gets work",
     "P-71": "shared memory for large values is not offered yet",
-    "P-72": "partial results of one call, and progress, are streams: not offered yet",
     "P-80": "a kernel's restart with a pool left over is part of the integrations to come",
 }
 

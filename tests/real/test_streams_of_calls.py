@@ -30,6 +30,12 @@ def says_everything():
     call.report(progress=1)
 
 
+def says_and_waits():
+    current_call().enter("check")
+    current_call().report(os.getpid())
+    time.sleep(60)
+
+
 def says_without_end(size):
     i = 0
     while True:
@@ -136,6 +142,24 @@ async def test_progress_logs_and_phases_are_events():
         assert await call.result() is None
 
 
+async def test_it_is_told_which_call_runs_in_which_phase_and_which_waits():
+    async with Pool(1) as pool:
+        async with pool.stream(says_and_waits, phase="compile", name="first") as call:
+            assert await anext(call) == CallPhase("check")
+            waiting = asyncio.create_task(pool.call(int, "2", name="second"))
+            await asyncio.sleep(0)
+            statistics = pool.statistics()
+            (worker,) = statistics.workers
+            assert (worker.callable_name, worker.state, worker.pid) == (
+                "first",
+                "busy",
+                (await anext(call)).value,
+            )
+            assert worker.since <= asyncio.get_running_loop().time()
+            assert (statistics.running, statistics.waiting) == (1, 1)
+        assert await waiting == 2
+
+
 async def test_a_generator_reports_what_it_gives():
     async with Pool(1) as pool:
         async with pool.stream(gives_asynchronously, 3) as call:
@@ -145,7 +169,7 @@ async def test_a_generator_reports_what_it_gives():
             seen = []
             with pytest.raises(ValueError, match="enough"):
                 async for event in call:
-                    seen.append(event.value)  # noqa: PERF401 — those before the error count
+                    seen.append(event.value)
             assert seen == [0, 1]
             with pytest.raises(ValueError, match="enough"):
                 await call.result()
@@ -208,7 +232,7 @@ async def test_a_limit_is_kept_while_the_reader_sleeps():
         seen = []
         with pytest.raises(CallTimeout):
             async for event in call:
-                seen.append(event.value[0])  # noqa: PERF401 — those before the error count
+                seen.append(event.value[0])
         assert seen == list(range(len(seen)))
         assert seen
 
@@ -238,7 +262,7 @@ async def test_what_was_said_before_a_crash_is_there():
             seen = []
             with pytest.raises(WorkerCrashed) as caught:
                 async for event in call:
-                    seen.append(event.value)  # noqa: PERF401 — those before the error count
+                    seen.append(event.value)
             assert seen == list(range(1000))
             assert caught.value.signal == "SIGSEGV"
         assert await pool.call(int, "1") == 1
@@ -246,11 +270,12 @@ async def test_what_was_said_before_a_crash_is_there():
 
 async def test_what_was_said_before_a_crash_is_there_for_a_slow_reader_too():
     async with Pool(1) as pool, pool.stream(says_then_ends, 1100, signal.SIGKILL) as call:
-        assert (await call.outcome()).kind is OutcomeKind.CRASH
+        while not call._call.future.done():
+            await asyncio.sleep(0.001)
         seen = []
         with pytest.raises(WorkerCrashed):
             async for event in call:
-                seen.append(event.value)  # noqa: PERF401 — those before the error count
+                seen.append(event.value)
         assert seen == list(range(1100))
 
 
