@@ -27,21 +27,33 @@ _LEAST_COST = 1 << 9
 
 
 class CallReport(msgspec.Struct, frozen=True):
-    """What the callable gave to `current_call().report`, or yielded."""
+    """What the callable gave to `current_call().report`, or yielded.
+
+    >>> CallReport({"loss": 0.25}, progress=0.5).value
+    {'loss': 0.25}
+    """
 
     value: Any = None
     progress: float | None = None
 
 
 class CallLog(msgspec.Struct, frozen=True):
-    """A line that the callable gave to `current_call().log`; `level` as `logging` has them."""
+    """A line that the callable gave to `current_call().log`; `level` as `logging` has them.
+
+    >>> CallLog(20, "compiled").message
+    'compiled'
+    """
 
     level: int
     message: str
 
 
 class CallPhase(msgspec.Struct, frozen=True):
-    """The callable entered a phase: compile, check or run."""
+    """The callable entered a phase: compile, check or run.
+
+    >>> CallPhase("check").phase
+    'check'
+    """
 
     phase: str
 
