@@ -35,7 +35,7 @@ ALLOWED: Mapping[str, frozenset[str]] = {
     "endpoints": frozenset({"wire", "runtime.claim"}),  # whose child's side claims its pipes in the same way
     "workers": frozenset({"wire", "endpoints", "runtime"}),
     "devices": frozenset({"wire", "endpoints", "workers"}),
-    "services": frozenset({"wire", "endpoints", "runtime.claim", "workers.limits"}),
+    "services": frozenset({"wire", "endpoints", "runtime.claim", "workers.limits", "devices.masks"}),
     "pool": frozenset({"wire", "endpoints", "runtime", "workers", "devices"}),
     "bench": frozenset({"wire", "runtime", "workers", "devices", "pool.protocol"}),
     "tune": frozenset({"wire", "runtime", "workers", "devices", "pool.protocol", "bench"}),

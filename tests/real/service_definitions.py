@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import signal
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -114,3 +117,91 @@ class WorkHere(Work):
 
     async def crash(self):
         os._exit(3)
+
+
+class Process(Service):
+    """What a process is told and tells besides its calls."""
+
+    @method
+    async def variable(self, name: str) -> str | None: ...
+
+    @method
+    async def say(self, out: str, err: str) -> None: ...
+
+    @method
+    async def sleep(self, seconds: float) -> str: ...
+
+    @method
+    async def stop(self) -> None: ...
+
+    @method
+    async def log(self, name: str, level: int, text: str) -> None: ...
+
+    @method
+    async def log_error(self) -> None: ...
+
+    @method
+    async def log_from_a_thread(self, n: int) -> None: ...
+
+    @method
+    async def log_about_logging(self) -> None: ...
+
+
+class Talkative:
+    def __str__(self):
+        logging.getLogger("inner").error("logged while a record is made")
+        return "outer"
+
+
+class ProcessHere(Process):
+    def __init__(self, closing: str | None = None, hang: bool = False) -> None:
+        self.closing = closing
+        self.hang = hang
+        logging.getLogger("making").warning("it is made")
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *_):
+        logging.getLogger("closing").warning("it is closed")
+        if self.closing is not None:
+            _write(self.closing, "begun")
+        if self.hang:
+            _hold_the_loop()
+        if self.closing is not None:
+            await asyncio.sleep(0.05)
+            _write(self.closing, "closed")
+
+    async def variable(self, name):
+        return os.environ.get(name)
+
+    async def say(self, out, err):
+        print(out)
+        print(err, file=sys.stderr)
+
+    async def sleep(self, seconds):
+        await asyncio.sleep(seconds)
+        return "slept"
+
+    async def stop(self):
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    async def log(self, name, level, text):
+        logging.getLogger(name).log(level, "%s", text)
+
+    async def log_error(self):
+        try:
+            raise KeyError("nothing of that name")
+        except KeyError:
+            logging.getLogger("work").exception("it failed: %s", "so")
+
+    async def log_from_a_thread(self, n):
+        def log():
+            for number in range(n):
+                logging.getLogger("flood").warning("record %d", number)
+
+        await asyncio.to_thread(log)
+
+    async def log_about_logging(self):
+        logging.getLogger("outer").warning("%s", Talkative())
+        logging.getLogger("outer").warning("the next")

@@ -16,6 +16,7 @@ from tunewire.wire.messages import (
     End,
     Invoke,
     Item,
+    Log,
     Opened,
     Ready,
     Rejected,
@@ -59,6 +60,7 @@ class WorkHere(Work):
 MESSAGES = [
     *(Result(), Item(), End(), Opened(), Ready(), Data(), Cancel(), Rejected("why")),
     *(Credit(-5), Credit(1 << 62), Invoke("progress", of=5), Invoke("progress", of=7), Invoke("add")),
+    *(Log(1 << 62, "a\x1b", "text", float("nan")), Log(-1, "", "text", float("inf"), "exception", -7)),
 ]
 VALUES = [None, -1, 7, "text", [1], [[]], {"a": 1}, b"\0" * 5000]
 

@@ -179,9 +179,11 @@ class ChildProcess:
         cwd: str | None = None,
         max_frame_bytes: int,
         guarded: bool,
+        linger: float = 0.0,
         sinks: tuple[int | None, int | None] = (None, None),
     ) -> ChildProcess:
-        """Start `command`; what it prints and writes to stderr is copied to `sinks`.
+        """Start `command`; what it prints and writes to stderr is copied to `sinks`. If this process ends, a guard kills
+        it when it has had `linger` seconds to end by itself.
 
         Cancelling in any moment leaves no process: one that was on its way is killed and reaped first.
 
@@ -192,7 +194,14 @@ class ChildProcess:
         # asyncio has a live process and no owner for it between its fork and its return (cpython#103847), and uvloop a
         # descriptor between a pipe's opening and its transport: so none of it is ever cancelled half-way.
         spawning = asyncio.ensure_future(
-            cls._spawn(command, env, cwd, max_frame_bytes=max_frame_bytes, guarded=guarded, sinks=sinks)
+            cls._spawn(
+                command,
+                env,
+                cwd,
+                max_frame_bytes=max_frame_bytes,
+                guard=_guard_command(linger) if guarded else (),
+                sinks=sinks,
+            )
         )
         try:
             return await asyncio.shield(spawning)
@@ -213,15 +222,15 @@ class ChildProcess:
         cwd: str | None,
         *,
         max_frame_bytes: int,
-        guarded: bool,
+        guard: tuple[str, ...],
         sinks: tuple[int | None, int | None],
     ) -> ChildProcess:
         cookie = os.urandom(_COOKIE_BYTES)
         with _pipes() as pipes:
-            if guarded:
+            if guard:
                 pipes.make_page()
             process = await asyncio.create_subprocess_exec(
-                *(_guard_command() if guarded else ()),
+                *guard,
                 *command,
                 stdin=pipes.stdin,
                 stdout=pipes.stdout,
@@ -244,7 +253,7 @@ class ChildProcess:
             stdout = OutputCapture(pipes.take(pipes.captured_out), loop, OUTPUT_TAIL_BYTES, sinks[0])
             stderr = OutputCapture(pipes.take(pipes.captured_err), loop, OUTPUT_TAIL_BYTES, sinks[1])
             page = pipes.take_page()
-        return cls(process, connection, stdout, stderr, tuple(command), cookie, page, guarded=guarded)
+        return cls(process, connection, stdout, stderr, tuple(command), cookie, page, guarded=bool(guard))
 
     @property
     def pid(self) -> int:
@@ -428,10 +437,15 @@ def python_command(statement: str, *arguments: str) -> tuple[str, ...]:
     return (sys.executable, "-P", "-c", _importing(statement), *arguments)
 
 
-def _guard_command() -> tuple[str, ...]:
+def _guard_command(linger: float) -> tuple[str, ...]:
     """What runs the command that is put behind it under a guard: an interpreter that reads no variable and no site."""
     options = ("-I", "-S", "-B") if sys.dont_write_bytecode else ("-I", "-S")
-    return (sys.executable, *options, "-c", _importing("from tunewire.runtime.guard import main; main()"))
+    return (
+        sys.executable,
+        *options,
+        "-c",
+        _importing(f"from tunewire.runtime.guard import main; main({linger!r})"),
+    )
 
 
 def _importing(statement: str) -> str:

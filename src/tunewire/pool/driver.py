@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import anyio
 
+from tunewire.endpoints.launch import Sink, checked_environment, descriptor_of
 from tunewire.errors import (
     CallCancelled,
     CallTimeout,
@@ -34,7 +35,7 @@ from tunewire.errors import (
 )
 from tunewire.pool.caller import BaseCaller, CallOptions
 from tunewire.pool.lease import LeasedWorker
-from tunewire.pool.options import Sink, best_devices, checked_environment, descriptor_of
+from tunewire.pool.options import best_devices
 from tunewire.pool.results import MapOutcomes, MapResults
 from tunewire.pool.scheduler import (
     Event,

@@ -9,9 +9,9 @@ from typing import Any, Literal, Self
 
 import msgspec
 
+from tunewire.endpoints.launch import Sink
 from tunewire.pool.caller import BaseCaller, CallOptions
 from tunewire.pool.driver import Pool
-from tunewire.pool.options import Sink
 from tunewire.pool.stream import CallStream
 from tunewire.wire.frames import DEFAULT_MAX_FRAME_BYTES
 from tunewire.workers.ladder import Ladder

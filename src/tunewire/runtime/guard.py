@@ -7,7 +7,8 @@ keeps four promises:
 1. When the worker ends, in whatever way, every descendant of it is killed and reaped, and then the guard ends in the
    same way (same exit code, same signal). So whoever waits for the guard learns the worker's end, and knows that its
    tree is gone.
-2. When the process that started us ends, SIGKILL included, the same happens.
+2. When the process that started us ends, SIGKILL included, the same happens: at once, or, for a process that notices it
+   too and has something to close (a service's), when that has ended by itself or its `linger` is over.
 3. On SIGTERM the same happens. On SIGUSR1 it passes SIGTERM on to the worker, on SIGUSR2 the soft interrupt's signal: it
    alone knows the worker's pid for certain (what the worker says of itself is not to be signalled). Where SIGTERM would
    change nothing, since the worker ignores it or is stopped, SIGUSR1 does what SIGTERM does: no grace is waited out.
@@ -40,6 +41,7 @@ import ctypes
 import os
 import select
 import sys
+import time
 
 from tunewire.runtime.claim import VARIABLE
 from tunewire.runtime.signals import INTERRUPT_SIGNAL
@@ -59,8 +61,9 @@ _PEAK_OFFSET = 24
 _ROUND_MS = 1
 
 
-def main() -> NoReturn:
-    """Run the command that the arguments are, and stay until its whole tree is gone; then end as it did."""
+def main(linger: float = 0.0) -> NoReturn:
+    """Run the command that the arguments are, and stay until its whole tree is gone; then end as it did. A parent's end
+    leaves the command `linger` seconds."""
     _, _, parent, recorder, *_ = os.environ[VARIABLE].split(":")
     parent_pid = int(parent)
     if os.getppid() != parent_pid:
@@ -76,7 +79,7 @@ def main() -> NoReturn:
     if worker_pid == 0:
         _become_worker(guard_pid, mask, sys.argv[1:])
     try:
-        _stand(parent_pidfd, _Worker(worker_pid, int(recorder) if recorder else None))
+        _stand(parent_pidfd, _Worker(worker_pid, int(recorder) if recorder else None), linger)
     finally:
         os._exit(1)
 
@@ -126,7 +129,7 @@ def _die_with(guard_pid: int) -> None:
         os._exit(1)
 
 
-def _stand(parent_pidfd: int, worker: _Worker) -> NoReturn:
+def _stand(parent_pidfd: int, worker: _Worker, linger: float) -> NoReturn:
     alarm, bell = os.pipe()
     os.set_blocking(bell, False)
     _close_all_but({parent_pidfd, alarm, bell, worker.recorder_fd})
@@ -138,22 +141,26 @@ def _stand(parent_pidfd: int, worker: _Worker) -> NoReturn:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
 
     try:
-        _watch(parent_pidfd, alarm, worker, asked)
+        _watch(parent_pidfd, alarm, worker, asked, linger)
     finally:  # whatever went wrong here, the tree must not outlive it
         _end_like(_kill_descendants(worker))
 
 
-def _watch(parent_pidfd: int, alarm: int, worker: _Worker, asked: list[int]) -> None:
+def _watch(parent_pidfd: int, alarm: int, worker: _Worker, asked: list[int], linger: float) -> None:
     """Sleep until the worker has ended, or its end is due."""
     poll = select.poll()
     poll.register(parent_pidfd, select.POLLIN)
     poll.register(alarm, select.POLLIN)
+    last: float | None = None  # the moment at which a worker without a parent is ended
     while True:
-        woken = [fd for fd, _ in poll.poll()]
+        woken = [fd for fd, _ in poll.poll(None if last is None else _milliseconds_until(last))]
         if alarm in woken:
             os.read(alarm, 4096)
         _reap(worker)
-        if worker.status is not None or parent_pidfd in woken:
+        if parent_pidfd in woken:
+            poll.unregister(parent_pidfd)  # from now on it would always be ready
+            last = time.monotonic() + linger
+        if worker.status is not None or (last is not None and time.monotonic() >= last):
             return
         while asked:
             number = asked.pop(0)
@@ -161,6 +168,11 @@ def _watch(parent_pidfd: int, alarm: int, worker: _Worker, asked: list[int]) -> 
                 return
             if number in _PASSED_ON:  # the worker was not reaped just now, so the pid is still its
                 os.kill(worker.pid, _PASSED_ON[number])
+
+
+def _milliseconds_until(moment: float) -> int:
+    # Up: a wait that ends too early would be one that turns round and round.
+    return max(0, int((moment - time.monotonic()) * 1000) + 1)
 
 
 def _is_deaf(pid: int) -> bool:

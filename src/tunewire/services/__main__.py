@@ -37,7 +37,10 @@ def main() -> None:
         sys.excepthook(*sys.exc_info())
     finally:
         for stream in (sys.stdout, sys.stderr):
-            stream.flush()
+            try:
+                stream.flush()
+            except (OSError, ValueError):  # the parent, who read it, has gone; or it was closed here
+                code = 1
         # Not sys.exit: a thread or an exit handler of a user's must not keep a process alive that nobody awaits.
         os._exit(code)
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-import os
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from tunewire.endpoints.connection import Connection
+from tunewire.endpoints.launch import Sink, checked_environment, child_environment, descriptor_of, search_path
 from tunewire.endpoints.process import ChildProcess, python_command, signal_name
 from tunewire.errors import (
     CallTimeout,
@@ -27,6 +27,7 @@ from tunewire.errors import (
     WireError,
 )
 from tunewire.services.definition import Definition, MethodDefinition, Service, definition_of
+from tunewire.services.logs import handle, service_logger, wanted_level
 from tunewire.services.peer import Answers, IncomingCall, OutgoingCall, Peer, awaited, checked
 from tunewire.services.rules import WINDOW
 from tunewire.services.serving import Offer, serve_service
@@ -34,13 +35,16 @@ from tunewire.services.streams import call_from_anywhere
 from tunewire.wire.codecs import encode_pickle
 from tunewire.wire.exceptions import add_note, rebuild
 from tunewire.wire.frames import DEFAULT_MAX_FRAME_BYTES
-from tunewire.wire.messages import Failure, Invoke, Message, Open, Opened, pack_message, read_message
+from tunewire.wire.messages import Failure, Invoke, Log, Message, Open, Opened, pack_message, read_message
 from tunewire.workers.limits import Limits
 
 S = TypeVar("S", bound=Service)
 
 #: A process whose stream has ended: how long its exit code is waited for.
 _END_WAIT = 0.5
+#: What a service's process is left at most to close what it opened, when this process has ended: nothing of it may be there
+#: a second later.
+MAX_LINGER = 0.5
 
 
 class _Callbacks(Answers):
@@ -118,6 +122,7 @@ class ItemStream:
 class ServiceConnection(Generic[S]):
     """A service in a process of its own. Made by `connect`; entered, it gives an object with the service's methods.
 
+    >>> import os
     >>> from tunewire.services import Service, connect, method
     >>> class Identity(Service):
     ...     @method
@@ -140,7 +145,9 @@ class ServiceConnection(Generic[S]):
         service: type[S],
         offer: Offer,
         *,
+        device: str | None,
         env: Mapping[str, str | None],
+        sinks: tuple[int | None, int | None],
         limits: Limits,
         cancel_grace: float | None,
         close_grace: float,
@@ -150,7 +157,9 @@ class ServiceConnection(Generic[S]):
         self._service = service
         self._definition = offer.definition
         self._offer = offer
+        self._device = device
         self._env = env
+        self._sinks = sinks
         self._limits = limits
         self._cancel_grace = cancel_grace
         self._close_grace = close_grace
@@ -162,6 +171,13 @@ class ServiceConnection(Generic[S]):
         self._hearing: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._lost: str | None = None
+        self._logger = service_logger(offer.definition.name)
+
+    def late(self, name: str) -> CallTimeout | None:
+        """How a call of this name ends that reaches its limit; None if it has none."""
+        if self._limits.run is None:
+            return None
+        return CallTimeout(phase="run", limit=self._limits.run, device=self._device, callable_name=name)
 
     @property
     def pid(self) -> int | None:
@@ -188,12 +204,15 @@ class ServiceConnection(Generic[S]):
             raise ServiceClosed(service=self._definition.name)
         # Before anything is started: what cannot be sent is an error with nothing to undo.
         codec, buffers = encode_pickle(self._offer, what=f"service {self._definition.name}")
+        self._loop = asyncio.get_running_loop()
         connection = await self._connected()
         try:
             async with self._within("init", self._limits.init):
-                message = Open(self._definition.name)
+                message = Open(self._definition.name, None if self._over else wanted_level(self._logger))
                 connection.write(*pack_message(message, codec=codec, buffers=tuple(buffers)))
-                self._check_opened(read_message(await connection.read_frame()))
+                while isinstance(answer := read_message(await connection.read_frame()), Log):
+                    self._take_log(answer)
+                self._check_opened(answer)
         except (EndpointClosed, TruncatedFrame):
             crash = await self._crash("its implementation", 1)
             await self._end(0.0)
@@ -207,6 +226,7 @@ class ServiceConnection(Generic[S]):
             first_id=1,
             cancel_grace=None if self._process is None else self._cancel_grace,
             unheard=self._give_up,
+            log=self._take_log,
         )
         self._hearing = asyncio.create_task(self._hear(self._peer), name=f"service {self._definition.name}")
         return _proxy(self._service, self._definition, self._peer, self)
@@ -224,27 +244,33 @@ class ServiceConnection(Generic[S]):
             connection, theirs = self._over
             self._serving = asyncio.create_task(self._serve_here(theirs))
             return connection
-        environment = {**os.environ, **{k: v for k, v in self._env.items() if v is not None}}
-        for name, value in self._env.items():
-            if value is None:
-                environment.pop(name, None)
         process = self._process = await ChildProcess.spawn(
             python_command("import tunewire.services.__main__"),
-            env=environment,
+            env=child_environment({**self._mask(), **self._env}),
             max_frame_bytes=self._max_frame_bytes,
             guarded=sys.platform == "linux",
+            linger=min(self._close_grace, MAX_LINGER),
+            sinks=self._sinks,
         )
         try:
             async with self._within("start", self._limits.start):
-                hello = await process.greet(
-                    max_frame_bytes=self._max_frame_bytes,
-                    sys_path=tuple(entry for entry in sys.path if isinstance(entry, str)),
-                )
+                hello = await process.greet(max_frame_bytes=self._max_frame_bytes, sys_path=search_path())
         except BaseException:
             await self._end(0.0)
             raise
         self._pid = hello.pid
         return process.connection
+
+    def _mask(self) -> Mapping[str, str | None]:
+        if self._device is None:
+            return {}
+        from tunewire.devices.masks import environment_for  # only who pins a device pays for it
+
+        return environment_for(self._device)
+
+    def _take_log(self, log: Log) -> None:
+        # In a turn of its own: what a user's filter raises is no fault of the connection's.
+        self._loop.call_soon(handle, self._logger, log, self._pid)
 
     @staticmethod
     async def _serve_here(connection: Connection) -> None:
@@ -254,7 +280,7 @@ class ServiceConnection(Generic[S]):
             connection.close()
 
     def _within(self, phase: str, limit: float | None) -> _Within:
-        return _Within(phase, limit, f"service {self._definition.name}")
+        return _Within(phase, limit, f"service {self._definition.name}", self._device)
 
     async def _hear(self, peer: Peer) -> None:
         """Until the other side is gone, or says what nobody may."""
@@ -353,9 +379,9 @@ class ServiceConnection(Generic[S]):
 class _Within:
     """A limit whose passing is a CallTimeout that names the phase."""
 
-    def __init__(self, phase: str, limit: float | None, name: str) -> None:
+    def __init__(self, phase: str, limit: float | None, name: str, device: str | None) -> None:
         self._timeout = asyncio.timeout(limit)
-        self._phase, self._limit, self._name = phase, limit, name
+        self._phase, self._limit, self._name, self._device = phase, limit, name, device
 
     async def __aenter__(self) -> None:
         await self._timeout.__aenter__()
@@ -367,7 +393,9 @@ class _Within:
             await self._timeout.__aexit__(kind, error, traceback)
         except TimeoutError as late:
             assert self._limit is not None
-            raise CallTimeout(phase=self._phase, limit=self._limit, callable_name=self._name) from late
+            raise CallTimeout(
+                phase=self._phase, limit=self._limit, device=self._device, callable_name=self._name
+            ) from late
 
 
 def _proxy(service: type[S], definition: Definition, peer: Peer, connection: ServiceConnection[S]) -> S:
@@ -407,6 +435,7 @@ def _begin(
             decode=decode if method.streams else None,
             feed=None if method.feed is None else arguments[method.feed],
             callbacks=callbacks,
+            late=None if method.streams else connection.late(method.qualified_name),
         )
 
     return begin
@@ -437,7 +466,10 @@ def connect(
     implementation: str | type[Any],
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
+    device: str | None = None,
     env: Mapping[str, str | None] | None = None,
+    stdout: Sink = None,
+    stderr: Sink = None,
     limits: Limits | None = None,
     cancel_grace: float | None = 5.0,
     close_grace: float = 0.5,
@@ -447,12 +479,22 @@ def connect(
     """A connection to a service in a process of its own, which `async with` opens and closes.
 
     `implementation` is "module:Class", which this process never imports, or the class itself; it is made in the child with
-    `args` and `kwargs`, and entered there if it is an async context manager. `limits` bound the start of the process and
-    the making of the implementation. Many calls may be in flight, and are answered in any order. Cancelling a call ends
-    it in the child; a child that does not answer that within `cancel_grace` seconds is killed, and with it every call in
-    flight (ServiceCrashed). `over` is a pair of connections in memory: then the implementation runs in this process.
+    `args` and `kwargs`, and entered there if it is an async context manager. `limits` bound the start of the process, the
+    making of the implementation, and with `run` each call that does not stream, which is a CallTimeout after that time.
+    Many calls may be in flight, and are answered in any order. Cancelling a call ends it in the child, as its limit does;
+    a child that does not answer that within `cancel_grace` seconds is killed, and with it every call in flight
+    (ServiceCrashed).
 
-    Raises InvalidService for what is no definition.
+    `device` pins the process as a pool pins its workers (NoSuchDevice when it is opened, for one that is not to be had);
+    `env` is laid over this process's environment, and None removes a variable; what the process prints and writes to stderr
+    is copied to `stdout` and `stderr`. What it logs is handled here by the logger `tunewire.service.` and the service's
+    name, from the level on that this logger has when the connection is opened.
+
+    On leaving, the implementation has `close_grace` seconds to close what it opened; it has as many, and at most half a
+    second, if this process is killed. `over` is a pair of connections in memory: then the implementation runs in this
+    process, and nothing of the two paragraphs before applies.
+
+    Raises InvalidService for what is no definition, TypeError or ValueError for an environment that no process can have.
 
     >>> import asyncio
     >>> from tunewire.services import Service, connect, method
@@ -476,7 +518,9 @@ def connect(
     return ServiceConnection(
         service,
         Offer(definition, implementation, tuple(args), dict(kwargs or {})),
-        env=env or {},
+        device=device,
+        env=checked_environment(env or {}),
+        sinks=(descriptor_of(stdout), descriptor_of(stderr)),
         limits=limits or Limits(),
         cancel_grace=cancel_grace,
         close_grace=close_grace,

@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import Any, Final, Protocol
 
 from tunewire.endpoints.connection import Connection
-from tunewire.errors import DecodeError, EncodeError, InvalidValue, RemoteError, WireError
+from tunewire.errors import CallTimeout, DecodeError, EncodeError, InvalidValue, RemoteError, WireError
 from tunewire.services.rules import WINDOW, Answering, Asked, Verdict, verdict
 from tunewire.services.streams import Inbox, Outbox
 from tunewire.wire.codecs import Codec, decode_msgspec, encode_msgspec
@@ -33,6 +33,7 @@ from tunewire.wire.messages import (
     Failure,
     Invoke,
     Item,
+    Log,
     Message,
     Rejected,
     Result,
@@ -60,6 +61,7 @@ class OutgoingCall:
         #: What ends with it: the task that feeds it, the callbacks that run for it.
         self.tasks: set[asyncio.Task[None]] = set()
         self.unheard: asyncio.TimerHandle | None = None
+        self.deadline: asyncio.TimerHandle | None = None
 
     def settle(self, frame: Frame | None, error: BaseException | None = None) -> None:
         """It has been answered, with a frame or with an error."""
@@ -72,8 +74,9 @@ class OutgoingCall:
             else:
                 self.reply.set_exception(error)
                 self.reply.exception()  # whoever has gone does not need it
-        if self.unheard is not None:
-            self.unheard.cancel()
+        for timer in (self.unheard, self.deadline):
+            if timer is not None:
+                timer.cancel()
         for task in self.tasks:
             task.cancel()
 
@@ -115,9 +118,10 @@ class Peer:
         first_id: int,
         cancel_grace: float | None = None,
         unheard: Callable[[str], None] | None = None,
+        log: Callable[[Log], None] | None = None,
     ) -> None:
         """`first_id` is 1 for a parent and 2 for a child. `unheard` is told of a call whose cancel has not been answered
-        for `cancel_grace` seconds."""
+        for `cancel_grace` seconds, `log` of a log record of the other side's."""
         self._connection = connection
         self._answers = answers
         self._next_id = first_id
@@ -128,6 +132,7 @@ class Peer:
         self._incoming_bytes = 0
         self._cancel_grace = cancel_grace
         self._unheard = unheard
+        self._log = log
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
 
@@ -169,9 +174,11 @@ class Peer:
         decode: Callable[[Frame], Any] | None = None,
         feed: AsyncIterable[Any] | Iterable[Any] | None = None,
         callbacks: Mapping[str, Callable[..., Any]] | None = None,
+        late: CallTimeout | None = None,
     ) -> OutgoingCall:
-        """Put a call on its way; with `decode`, one whose answer is a stream of what it makes of a frame. EncodeError if
-        `value` cannot be sent: then nothing was."""
+        """Put a call on its way; with `decode`, one whose answer is a stream of what it makes of a frame. With `late`, one
+        that ends so, and is cancelled on the other side, if it has not been answered within the limit that `late` names.
+        EncodeError if `value` cannot be sent: then nothing was."""
         buffers = self._encoded(value, f"arguments of {name}")
         call = OutgoingCall(self._next_id, name, Asked.UNARY if decode is None else Asked.STREAM)
         self._send(invoke, call.id, buffers, f"arguments of {name}")
@@ -183,16 +190,31 @@ class Peer:
         if feed is not None:
             call.outbox = Outbox(WINDOW)
             self._start(self._feed(call, call.outbox, feed), call.tasks)
+        if late is not None:
+            # A timer that settles the call, and no scope around the await: an answer that was read before it is the answer.
+            call.deadline = self._loop.call_later(late.limit, self._give_up, call, late)
         return call
 
     async def answer_of(self, call: OutgoingCall) -> Frame:
         """The frame of its result; what it raised is raised. Cancelling cancels the call."""
         try:
-            await self._connection.drain()
+            if self._connection.has_room:
+                await self._connection.drain()
+            else:
+                await self._room_or_end(call)
             return await call.reply
         except asyncio.CancelledError:
             self.cancel(call)
             raise
+
+    async def _room_or_end(self, call: OutgoingCall) -> None:
+        """Until the pipe has taken the arguments, or the call has ended without that: the other side may never read."""
+        room = self._loop.create_task(self._connection.drain())
+        either: list[asyncio.Future[Any]] = [room, call.reply]
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            room.cancel()
 
     async def next_item(self, call: OutgoingCall) -> Any:
         """The next item of its stream; StopAsyncIteration at its end. Cancelling cancels the call."""
@@ -208,6 +230,8 @@ class Peer:
         if self._outgoing.get(call.id) is not call or call.state is Asked.CANCELLED:
             return
         call.state = Asked.CANCELLED
+        if call.deadline is not None:
+            call.deadline.cancel()
         if call.inbox is not None:
             call.inbox.drop()
         for task in call.tasks:
@@ -215,6 +239,12 @@ class Peer:
         self._send(Cancel(), call.id)
         if self._cancel_grace is not None:
             call.unheard = self._loop.call_later(self._cancel_grace, self._say_unheard, call)
+
+    def _give_up(self, call: OutgoingCall, error: BaseException) -> None:
+        """End a call with an error of this side's; the other side is told as if it had been cancelled."""
+        if self._outgoing.get(call.id) is call and call.state is not Asked.CANCELLED:
+            call.settle(None, error)
+            self.cancel(call)
 
     def _say_unheard(self, call: OutgoingCall) -> None:
         assert self._unheard is not None
@@ -240,8 +270,7 @@ class Peer:
             self._send(End(), call.id)
         except Exception as error:  # noqa: BLE001 — the caller's own code, which may raise anything
             call.tasks.discard(asyncio.current_task())  # it goes on to its own end
-            self.cancel(call)
-            call.settle(None, error)
+            self._give_up(call, error)
         finally:
             # Whoever made an async generator to feed from expects it to be closed where it is left.
             if (close := getattr(values, "aclose", None)) is not None:
@@ -263,6 +292,9 @@ class Peer:
     def _receive(self, frame: Frame) -> None:
         message = read_message(frame)
         call_id = frame.call_id
+        if isinstance(message, Log) and self._log is not None:
+            self._log(message)
+            return
         outgoing = incoming = None
         state: Asked | Answering
         if call_id % 2 == self._parity:

@@ -13,6 +13,7 @@ import msgspec
 from tunewire.endpoints.connection import Connection
 from tunewire.errors import EndpointClosed, InvalidService, TruncatedFrame
 from tunewire.services.definition import CallbackDefinition, Definition, MethodDefinition
+from tunewire.services.logs import forwarded_logs
 from tunewire.services.peer import Answers, IncomingCall, Peer, checked
 from tunewire.services.streams import Feed, Outbox
 from tunewire.wire.codecs import decode_pickle
@@ -32,8 +33,10 @@ class Offer(msgspec.Struct, frozen=True):
 async def serve_service(connection: Connection) -> None:
     """Serve one connection until the other side closes it or is gone. What the implementation opened is closed then."""
     frame = await connection.read_frame()
-    expect(frame, Open)
+    opening = expect(frame, Open)
     async with AsyncExitStack() as stack:
+        if opening.log_level is not None:
+            await stack.enter_async_context(forwarded_logs(connection, opening.log_level))
         try:
             offer = decode_pickle(frame.buffers, what="service")
             implementation = await _made(offer, stack)

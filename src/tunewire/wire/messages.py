@@ -97,10 +97,12 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, tag=9):
 
 
 class Open(msgspec.Struct, frozen=True, array_like=True, tag=16):
-    """The parent to a service's process: make this implementation. The buffers carry a pickle of it and its definition."""
+    """The parent to a service's process: make this implementation. The buffers carry a pickle of it and its definition.
+    `log_level` is the least level of log records that are wanted; None if none are."""
 
     kind: ClassVar[int] = 16
     service: str
+    log_level: int | None = None
 
 
 class Opened(msgspec.Struct, frozen=True, array_like=True, tag=17):
@@ -153,6 +155,19 @@ class Rejected(msgspec.Struct, frozen=True, array_like=True, tag=23):
     reason: str
 
 
+class Log(msgspec.Struct, frozen=True, array_like=True, tag=24):
+    """A record of the child's logging, as text. `created` is in seconds of the wall clock, `logger` is empty for the root's,
+    `dropped` counts the records before it that were not sent."""
+
+    kind: ClassVar[int] = 24
+    level: int
+    logger: str
+    text: str
+    created: float
+    exception: str | None = None
+    dropped: int = 0
+
+
 class Report(msgspec.Struct, frozen=True, array_like=True, tag=32):
     """A running call whose caller streams it has got so far. The buffers carry a value; `progress` is its own measure of how
     far it is, if it has one."""
@@ -172,7 +187,7 @@ class Note(msgspec.Struct, frozen=True, array_like=True, tag=33):
 WorkerMessage: TypeAlias = (
     Hello | Welcome | Call | Result | Failure | Phase | Data | Interrupt | Ready | Report | Note
 )
-ServiceMessage: TypeAlias = Open | Opened | Invoke | Item | End | Credit | Cancel | Rejected
+ServiceMessage: TypeAlias = Open | Opened | Invoke | Item | End | Credit | Cancel | Rejected | Log
 Message: TypeAlias = WorkerMessage | ServiceMessage
 M = TypeVar("M", bound=Message)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -11,6 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from tunewire.endpoints.launch import child_environment, search_path
 from tunewire.endpoints.process import ChildProcess, python_command
 from tunewire.errors import CallTimeout, EndpointClosed, TruncatedFrame, WireError
 from tunewire.wire.codecs import Codec
@@ -67,7 +67,7 @@ async def spawn(spec: WorkerSpec) -> ChildProcess:
     """Start a process. Cancelling leaves none. StartError if it cannot be run."""
     return await spec.spawn(
         python_command("import tunewire.runtime.__main__"),
-        env=_environment(spec),
+        env=child_environment(spec.env),
         max_frame_bytes=spec.max_frame_bytes,
         guarded=sys.platform == "linux",
         sinks=spec.sinks,
@@ -77,7 +77,7 @@ async def spawn(spec: WorkerSpec) -> ChildProcess:
 async def greet(process: ChildProcess, spec: WorkerSpec) -> int:
     """Until it takes calls; its pid, as it says itself. StartError if it cannot."""
     hello = await process.greet_worker(
-        max_frame_bytes=spec.max_frame_bytes, sys_path=_search_path(), preload=spec.preload
+        max_frame_bytes=spec.max_frame_bytes, sys_path=search_path(), preload=spec.preload
     )
     return hello.pid
 
@@ -128,18 +128,3 @@ async def bury(process: ChildProcess, ladder: Ladder) -> bool:
         return True
     process.kill_group()  # a guard that was stopped, or that waits for what cannot be reaped
     return await process.exit_code_soon(ladder.reap) is not None
-
-
-def _environment(spec: WorkerSpec) -> dict[str, str]:
-    environment = dict(os.environ)
-    for name, value in spec.env.items():
-        if value is None:
-            environment.pop(name, None)
-        else:
-            environment[name] = value
-    return environment
-
-
-def _search_path() -> tuple[str, ...]:
-    """What this process imports from. Python passes over entries that are not text, so does a child."""
-    return tuple(entry for entry in sys.path if isinstance(entry, str))
