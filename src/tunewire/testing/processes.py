@@ -527,7 +527,10 @@ class _Program:
             self._taking = asyncio.ensure_future(self._take_interrupt(self._running))
 
     async def _take_interrupt(self, running: int) -> None:
-        frame = await self.connection.read_frame()
+        try:
+            frame = await self.connection.read_frame()
+        except EndpointClosed:
+            return  # it was ended meanwhile
         message = expect(frame, Interrupt)
         if frame.call_id == running == self._running:
             self._executor.interrupt(raises=message.raises)
