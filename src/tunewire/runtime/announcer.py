@@ -16,7 +16,7 @@ The parent reads on as soon as nobody waits for the call any more.
 from __future__ import annotations
 
 import os
-from _thread import get_ident
+from _thread import allocate_lock, get_ident, start_new_thread
 from collections.abc import Callable
 
 from tunewire.errors import EncodeError
@@ -28,6 +28,9 @@ from tunewire.wire.messages import Call, Note, Phase, Report, pack_message
 
 #: What Linux writes into a pipe whole or not at all. POSIX promises 512.
 _PIPE_BUF = 4096
+
+#: How often a thread is started in vain, by a handler that raises or for want of threads, before the report is given up.
+_STARTS = 100
 
 
 class Announcer:
@@ -88,23 +91,37 @@ class Announcer:
 
 
 def _in_another_thread(write: Callable[[], None]) -> None:
-    """Until it is done, whatever is raised here meanwhile; that, then."""
-    from threading import Thread  # for large reports only
+    """Until it is done, whatever is raised here meanwhile; that, then.
 
+    `threading` cannot do it: a handler that raises in a `Condition`'s wait, which starts a thread too, leaves a lock that is
+    released twice. A bare lock is taken or not. Nobody knows whether a thread was started when its start raises, so another
+    may be, and only the first to make the claim writes.
+    """
+    claim, over = allocate_lock(), allocate_lock()
+    over.acquire()
     failures: list[BaseException] = []
+    done: list[bool] = []
 
     def run() -> None:
-        try:
-            write()
-        except BaseException as error:  # noqa: BLE001 — it is raised below
-            failures.append(error)
+        if claim.acquire(blocking=False):
+            try:
+                write()
+            except BaseException as error:  # noqa: BLE001 — it is raised below
+                failures.append(error)
+            done.append(True)
+            over.release()
 
-    thread = Thread(target=run, daemon=True)
-    thread.start()
-    while thread.is_alive():
+    tries = 0
+    while not done:
         try:
-            thread.join()
-        except BaseException as error:  # noqa: BLE001 — likewise, when the frame is whole
-            failures.append(error)
+            if not claim.locked():
+                tries += 1
+                start_new_thread(run, ())
+            over.acquire()
+        except BaseException as error:  # raised below too, when the frame is whole
+            if tries >= _STARTS and claim.acquire(blocking=False):
+                raise
+            if not failures:
+                failures.append(error)
     if failures:
         raise failures[0]
