@@ -36,13 +36,16 @@ ALLOWED: Mapping[str, frozenset[str]] = {
     "workers": frozenset({"wire", "endpoints", "runtime"}),
     "devices": frozenset({"wire", "endpoints", "workers"}),
     "services": frozenset({"wire", "endpoints", "runtime.claim", "workers.limits", "devices.masks"}),
+    "telemetry": frozenset({"services", "devices.masks", "workers.limits"}),
     "pool": frozenset({"wire", "endpoints", "runtime", "workers", "devices"}),
     "bench": frozenset({"wire", "runtime", "workers", "devices", "pool.protocol"}),
     "tune": frozenset({"wire", "runtime", "workers", "devices", "pool.protocol", "bench"}),
     "__main__": frozenset({"cli"}),
     "cli": frozenset({"workers", "devices", "pool", "bench", "tune"}),
     "testing": frozenset({"wire", "endpoints", "runtime", "workers", "pool"}),
-    DOOR: frozenset({"endpoints", "services", "runtime", "workers", "devices", "pool", "bench", "tune"}),
+    DOOR: frozenset(
+        {"endpoints", "services", "telemetry", "runtime", "workers", "devices", "pool", "bench", "tune"}
+    ),
 }
 
 # Frames, messages and errors know no descriptor, process, loop or clock.

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from tunewire.services import ServiceConnection as ServiceConnection
     from tunewire.services import connect as connect
     from tunewire.services import method as method
+    from tunewire.telemetry import Telemetry as Telemetry
     from tunewire.workers import CallLog as CallLog
     from tunewire.workers import CallPhase as CallPhase
     from tunewire.workers import CallReport as CallReport
@@ -81,6 +82,7 @@ _HOMES = {
     "Scalar": "bench",
     "Service": "services",
     "ServiceConnection": "services",
+    "Telemetry": "telemetry",
     "Work": "bench",
     "Worker": "pool",
     "WorkerStatistics": "pool",
