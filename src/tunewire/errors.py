@@ -301,11 +301,13 @@ class WorkerCrashed(TunewireError, ChildProcessError):
         name = f"{self.callable_name}{self.arguments}" if self.callable_name else "the call"
         process = "its process" if self.pid is None else f"its process {self.pid}"
         return (
-            f"{process} {self._how()}{_on(self.device)} while {name} was in phase {self.phase!r}."
+            f"{process} {self.how}{_on(self.device)} while {name} was in phase {self.phase!r}."
             f"{_tail('Last line on stderr', self.stderr)}"
         )
 
-    def _how(self) -> str:
+    @property
+    def how(self) -> str:
+        """What became of the process, in some words: "was ended by SIGKILL"."""
         if self.reason is not None:
             return self.reason
         if self.signal is not None:
@@ -464,15 +466,18 @@ class InvalidValue(TunewireError, TypeError):
 
 
 class ServiceClosed(TunewireError, RuntimeError):
-    """The connection to a service is not open (any more). `service` is the name of its definition."""
+    """The connection to a service is not open (any more). `service` is the name of its definition, `reason` why, where it
+    was not closed on this side; its cause is then how it ended."""
 
     service: str
+    reason: str | None
 
-    def __init__(self, *, service: str) -> None:
-        super().__init__(service=service)
+    def __init__(self, *, service: str, reason: str | None = None) -> None:
+        super().__init__(service=service, reason=reason)
 
     def _sentence(self) -> str:
-        return f"the connection to service {self.service} is not open."
+        why = f": {self.reason.rstrip('.')}" if self.reason else ""
+        return f"the connection to service {self.service} is not open{why}."
 
 
 class PoolClosed(TunewireError, RuntimeError):

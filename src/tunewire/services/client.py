@@ -171,6 +171,8 @@ class ServiceConnection(Generic[S]):
         self._hearing: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._lost: str | None = None
+        #: How it ended, where it was not closed here.
+        self._end_of_it: Exception | None = None
         self._logger = service_logger(offer.definition.name)
 
     def late(self, name: str) -> CallTimeout | None:
@@ -292,14 +294,17 @@ class ServiceConnection(Generic[S]):
         except WireError as error:
             broken = WireError(reason=error.reason, pid=self._pid)
         except asyncio.CancelledError:  # the loop is ending, and nobody has closed this connection
-            if self._process is not None:
-                await self._process.end(0.0)
+            if (
+                self._process is not None
+            ):  # which has as long to close what it holds as if this process were killed
+                await self._process.end(min(self._close_grace, MAX_LINGER))
             raise
         except Exception as error:  # noqa: BLE001 — a fault on this side must not leave calls without their end
             broken = error
         if broken is not None and self._process is not None:
             self._process.kill()
         end = broken if broken is not None else await self._crash("", peer.in_flight)
+        self._end_of_it = end if self._closing is None else None
         peer.fail(lambda call, in_flight: self._error_for(end, call, in_flight))
         await peer.stop()
         if self._process is not None:
@@ -361,6 +366,16 @@ class ServiceConnection(Generic[S]):
     def in_flight(self) -> int:
         """Calls that the child has not answered yet, cancelled ones included."""
         return 0 if self._peer is None else self._peer.in_flight
+
+    def closed(self) -> ServiceClosed:
+        """The error of a call that is made when it is not open: its cause is how the process ended, if it did by itself."""
+        end = self._end_of_it
+        reason = str(end).rstrip(".") if end is not None else None
+        if isinstance(end, ServiceCrashed):
+            reason = f"its process {end.how}"
+        error = ServiceClosed(service=self._definition.name, reason=reason)
+        error.__cause__ = end
+        return error
 
     @property
     def is_open(self) -> bool:
@@ -427,7 +442,7 @@ def _begin(
 
     def begin() -> OutgoingCall:
         if not connection.is_open:
-            raise ServiceClosed(service=service.__name__)
+            raise connection.closed()
         return peer.begin(
             method.qualified_name,
             Invoke(method.name, callbacks=tuple(callbacks), credit=WINDOW if method.streams else 0),

@@ -19,6 +19,7 @@ import os
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextvars import ContextVar
+from pathlib import Path
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, overload
 
@@ -88,8 +89,9 @@ class Telemetry:
     """What the host and its GPUs do while a piece of a program runs. Nothing is sampled while no scope is open.
 
     A process of its own samples each `interval` seconds, and holds the rows in at most `max_bytes`; of more, the oldest
-    are dropped, and counted. What no snapshot took goes to one file at the end: when this is closed, and when this process is
-    killed. The file is `path`, else what TUNEWIRE_TELEMETRY_PATH says, else one in the working directory whose name has the time.
+    are dropped, and counted. What no snapshot took goes to one file at the end: when this is closed, and when this process
+    is killed. The file is `path` (os.devnull for none), else what TUNEWIRE_TELEMETRY_PATH says, else one in the working
+    directory whose name has the time. It is replaced if it is there.
 
     The host is read by psutil; NVIDIA's GPUs by NVML, where there is a driver and nvidia-ml-py, as far as
     CUDA_VISIBLE_DEVICES shows them. `providers` are one's own, each "module:Class": made without arguments in the
@@ -104,11 +106,10 @@ class Telemetry:
 
     >>> import asyncio
     >>> async def main():
-    ...     async with Telemetry(interval=0.05, path=os.devnull + "/nowhere", env={}) as telemetry:
+    ...     async with Telemetry(interval=0.05, path=os.devnull) as telemetry:
     ...         with telemetry.scope("load"):
     ...             async for row in telemetry.rows():
     ...                 break
-    ...         await telemetry.clear()
     ...     return row.scope, row.host.memory_used_bytes > 0
     >>> asyncio.run(main())
     ('load', True)
@@ -149,7 +150,7 @@ class Telemetry:
         """Start the process that samples; nothing where it is open, or not enabled. Raises what opening a service does."""
         if not self.enabled:
             return self
-        if self._session is None:
+        if self._session is None or self._session.is_over:
             self._session = _Session(self._connection(), self._scopes, self._lock)
         session = self._session
         try:
@@ -164,20 +165,24 @@ class Telemetry:
         path = os.environ.get(PATH) or None if self._path is None else os.fspath(self._path)
         options = TelemetryOptions(
             interval=self._interval,
-            path=None if path is None else os.path.abspath(path),
-            folder=os.getcwd(),
+            path=None if path is None else str(Path(path).absolute()),
+            folder=str(Path.cwd()),
             max_bytes=self._max_bytes,
             providers=self._providers,
         )
         return connect(
-            TelemetryService, implementation=IMPLEMENTATION, args=(options,), env=self._env, limits=self._limits
+            TelemetryService,
+            implementation=IMPLEMENTATION,
+            args=(options,),
+            env=self._env,
+            limits=self._limits,
         )
 
     async def aclose(self) -> Snapshot | None:
         """End it. The rows that are held are written; what was written, or None if there were none.
 
-        Safe when it is not open. Cancelling does not stop it. Raises OSError if the file cannot be written (a note says where
-        the rows are instead), and what has become of the process, if it has ended before.
+        Safe when it is not open. Cancelling does not stop it. Raises OSError if the file cannot be written (a note says
+        where the rows are instead), and ServiceClosed, with what became of it, if the process has ended before.
         """
         session, self._session = self._session, None
         return None if session is None else await session.aclose()
@@ -291,23 +296,19 @@ class Telemetry:
         """The rows that are held; they still are afterwards."""
         return await self._open_session.held() if self.enabled else []
 
-    async def clear(self) -> None:
-        """Hold no row of those that are held."""
-        if self.enabled:
-            await self._open_session.clear()
-
     async def snapshot(self, path: str | os.PathLike[str], *, reset: bool = True) -> Snapshot | None:
         """Write the rows that are held to a file, in place of what is there, while sampling goes on. With `reset` they
         are held no more: no later file has them. None, and a warning, where telemetry is not enabled.
 
-        If this is cancelled, the file is written all the same, unless that has not begun. Raises OSError, and holds the rows as
-        before, if it cannot be written; ValueError for the path where the rows go at the end; ServiceClosed, which is a
-        RuntimeError, if telemetry is not open.
+        If this is cancelled, the file is written all the same, unless that has not begun. Raises OSError, and holds the
+        rows as before, if it cannot be written; ValueError for the path where the rows go at the end; ServiceClosed, which
+        is a RuntimeError, if telemetry is not open.
         """
         if not self.enabled:
             logger.warning("no snapshot is written to %s: telemetry is not enabled", os.fspath(path))
             return None
-        return await self._open_session.snapshot(os.path.abspath(path), reset=reset)
+        absolute = str(Path(path).absolute())  # noqa: ASYNC240 — it reads no disk
+        return await self._open_session.snapshot(absolute, reset=reset)
 
     async def notes(self) -> tuple[str, ...]:
         """What could not be read, and why: that there is no NVIDIA driver, say. It is logged too, as the service's."""
@@ -343,6 +344,11 @@ class _Session:
     @property
     def pid(self) -> int | None:
         return self._connection.pid
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its loop has ended, and it with that."""
+        return self._loop.is_closed()
 
     async def _open(self) -> TelemetryService:
         service = await self._connection.open()
@@ -413,10 +419,6 @@ class _Session:
         await self._everything_told()
         return [row async for row in self._service.held()]
 
-    async def clear(self) -> None:
-        await self._everything_told()
-        await self._service.clear()
-
     async def snapshot(self, path: str, *, reset: bool) -> Snapshot:
         await self._everything_told()
         return await self._service.snapshot(path, reset)
@@ -442,7 +444,8 @@ class _Session:
 
 
 async def _no_rows() -> AsyncIterator[Row]:
-    for row in ():
+    nothing: tuple[Row, ...] = ()
+    for row in nothing:
         yield row
 
 

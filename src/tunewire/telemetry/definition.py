@@ -14,8 +14,8 @@ IMPLEMENTATION = "tunewire.telemetry.serving:TelemetryHere"
 
 
 class TelemetryOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How it samples: each `interval` seconds. `path` is where the rows go that are held at the end; without one they go to a
-    file in `folder` whose name has the time."""
+    """How it samples: each `interval` seconds. `path` is where the rows go that are held at the end; without one they
+    go to a file in `folder` whose name has the time."""
 
     interval: float
     path: str | None
@@ -25,33 +25,22 @@ class TelemetryOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TelemetryService(Service):
-    """Samples while a scope is open."""
+    """Samples while a scope is open. What its methods do is said where they are implemented."""
 
     @method
-    async def change(self, changes: ScopeChanges) -> None:
-        """Scopes were opened and closed."""
+    async def change(self, changes: ScopeChanges) -> None: ...
 
     @method
-    async def rows(self) -> AsyncIterator[Row]:
-        """Each row from now on."""
-        ...
+    async def rows(self) -> AsyncIterator[Row]: ...
 
     @method
-    async def held(self) -> AsyncIterator[Row]:
-        """The rows that are held."""
-        ...
+    async def held(self) -> AsyncIterator[Row]: ...
 
     @method
-    async def snapshot(self, path: str, reset: bool) -> Snapshot:
-        """Write the rows that are held, and with `reset` hold them no more."""
-        ...
+    async def snapshot(self, path: str, reset: bool) -> Snapshot: ...
 
     @method
-    async def finish(self) -> Snapshot | None:
-        """Sample no more, end the streams, and write what is held to where it goes at the end, if anything is."""
-        ...
+    async def finish(self) -> Snapshot | None: ...
 
     @method
-    async def notes(self) -> tuple[str, ...]:
-        """What could not be read, and why."""
-        ...
+    async def notes(self) -> tuple[str, ...]: ...

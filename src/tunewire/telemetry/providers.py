@@ -7,14 +7,18 @@ says so through `note`; what it raises costs its readings of one row.
 GPUs are told apart by their uuids. NVML knows nothing of CUDA_VISIBLE_DEVICES and numbers all GPUs in the order of the bus.
 CUDA counts what the mask shows, and an index in a mask is one of an order of CUDA's own, "fastest first" where
 CUDA_DEVICE_ORDER does not say PCI_BUS_ID. The two orders are sure to be the same only where that is set, or where all
-GPUs are of one kind. Where they may differ, and the mask has an index, every GPU is read, none gets an `id`, and a note says why.
+GPUs are of one kind. Where they may differ, and the mask has an index, every GPU is read, none gets an `id`, and a note
+says why.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
+
+import msgspec
+from msgspec.structs import replace
 
 from tunewire.devices.masks import visible_cuda
 from tunewire.errors import NoSuchDevice
@@ -28,15 +32,19 @@ class Unavailable(Exception):
     """There is nothing of a provider's kind to read on this machine."""
 
 
-class Provider(Protocol):
+class Closing(Protocol):
+    """What every provider can do."""
+
+    def close(self) -> None:
+        """Let go of what it holds."""
+        ...
+
+
+class Provider(Closing, Protocol):
     """A user's own: named "module:Class", made without arguments in the process that samples."""
 
     def read(self) -> Mapping[str, float | None]:
         """What it reads, by name; None for what cannot be read now."""
-        ...
-
-    def close(self) -> None:
-        """Let go of what it holds."""
         ...
 
 
@@ -82,7 +90,7 @@ def _percent(before: tuple[float, float], now: tuple[float, float]) -> float | N
     return min(max(100 * busy / everything, 0.0), 100.0) if everything > 0 else None
 
 
-class _Gpu(NamedTuple):
+class _Gpu(msgspec.Struct, frozen=True):
     handle: Any
     uuid: str
     index: int | None
@@ -174,9 +182,7 @@ class NvmlProvider:
             self._note(logging.WARNING, f"{error} All GPUs are read.")
             yield from (*gpus, *instances)
             return
-        same_order = (
-            environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len({gpu.name for gpu in gpus}) <= 1
-        )
+        same_order = environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len({gpu.name for gpu in gpus}) <= 1
         by_index = entries is None or any(entry.isdecimal() for entry in entries)
         if by_index and not same_order:
             self._note(
@@ -187,15 +193,17 @@ class NvmlProvider:
         if entries is None or (by_index and not same_order):
             # With instances, CUDA sees the first of them only, and counts differently.
             named = same_order and not instances
-            yield from (gpu._replace(id=f"cuda:{gpu.index}") if named else gpu for gpu in gpus)
+            yield from (replace(gpu, id=f"cuda:{gpu.index}") if named else gpu for gpu in gpus)
             yield from instances
             return
         for number, entry in enumerate(entries):
             gpu = self._named(entry, gpus, instances)
             if gpu is None:
-                self._note(logging.WARNING, f"CUDA_VISIBLE_DEVICES names {entry!r}, and NVML knows no such GPU")
+                self._note(
+                    logging.WARNING, f"CUDA_VISIBLE_DEVICES names {entry!r}, and NVML knows no such GPU"
+                )
                 return  # CUDA ends the list there too
-            yield gpu._replace(id=f"cuda:{number}")
+            yield replace(gpu, id=f"cuda:{number}")
 
     @staticmethod
     def _named(entry: str, gpus: list[_Gpu], instances: list[_Gpu]) -> _Gpu | None:

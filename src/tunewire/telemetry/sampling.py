@@ -1,9 +1,9 @@
 """When a sample is due, and of which scopes it is: two tables, one on each side, which know no clock and no process.
 
-The side that opens and closes scopes (`OpenScopes`) counts them, since a scope may be open many times at once, and tells the
-other side only what has changed since it told it last. So opening a scope is a matter of a dictionary, and however slowly the
-other side listens, what waits to be told is bounded: by the scopes that are open, and by `MAX_PASSED` of those that were
-open in between.
+The side that opens and closes scopes (`OpenScopes`) counts them, since a scope may be open many times at once, and tells
+the other side only what has changed since it told it last. So opening a scope is a matter of a dictionary, and however
+slowly the other side listens, what waits to be told is bounded: by the scopes that are open, and by `MAX_PASSED` of those
+that were open in between.
 
 The side that samples (`Sampling`) knows what is open, and says when the next sample is due:
 

@@ -11,8 +11,8 @@ that scope's rows, all of them, and a row is in no two files after a reset.
 At each await of a snapshot, cancelled there: the file is written and the rows are forgotten all the same, as one act that
 nobody can cut in two. If this process ends meanwhile, it waits for that act, and then writes what is left.
 
-How it ends: by `finish`, when its parent closes it; when the parent is killed, or forgets it, by leaving the block, which has
-half a second. Either way the rows that no snapshot took go to one file, at the path that was given. If that cannot be
+How it ends: by `finish`, when its parent closes it; when the parent is killed, or forgets it, by leaving the block, which
+has half a second. Either way the rows that no snapshot took go to one file, at the path that was given. If that cannot be
 written, they go to a file in the folder for temporary ones, and whoever hears it is told.
 """
 
@@ -26,19 +26,21 @@ import os
 import tempfile
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from tunewire.telemetry.definition import TelemetryOptions, TelemetryService
 from tunewire.telemetry.model import DeviceReadings, HostReadings, Row, ScopeChanges, Snapshot
-from tunewire.telemetry.providers import HostProvider, NvmlProvider, Provider, Unavailable
+from tunewire.telemetry.providers import Closing, HostProvider, NvmlProvider, Provider, Unavailable
 from tunewire.telemetry.sampling import Sampling
 from tunewire.telemetry.store import Store, line_of, timestamped_name, write_lines
 
-P = TypeVar("P", bound=Any)
+P = TypeVar("P", bound=Closing)
+T = TypeVar("T")
 
 logger = logging.getLogger("telemetry")
 
@@ -83,7 +85,9 @@ class Source(Generic[P]):
         reading.add_done_callback(_look_at)
         await asyncio.wait([reading], timeout=limit)
         if not reading.done():
-            self._notes(logging.WARNING, f"{self.name} took longer than {limit:g} s, and is left out until it answers")
+            self._notes(
+                logging.WARNING, f"{self.name} took longer than {limit:g} s, and is left out until it answers"
+            )
             return None
         try:
             return reading.result()
@@ -106,7 +110,7 @@ class Source(Generic[P]):
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
-def _close(provider: Any) -> None:
+def _close(provider: Closing) -> None:
     provider.close()
 
 
@@ -138,9 +142,8 @@ class Sources:
 
     async def close(self, limit: float) -> None:
         """Let go of them."""
-        await asyncio.gather(
-            *(source.close(limit) for source in (self._host, self._devices, *self._more))
-        )
+        closing = [self._host.close(limit), self._devices.close(limit)]
+        await asyncio.gather(*closing, *(source.close(limit) for source in self._more))
 
 
 def _made(name: str) -> Provider:
@@ -186,7 +189,7 @@ class TelemetryHere(TelemetryService):
     """The implementation."""
 
     def __init__(self, options: TelemetryOptions) -> None:
-        self._path = options.path or os.path.join(options.folder, timestamped_name())
+        self._path = options.path or str(Path(options.folder, timestamped_name()))
         self._notes = Notes()
         self._sources = Sources(options.providers, self._notes)
         self._sampling = Sampling(options.interval)
@@ -307,7 +310,7 @@ class TelemetryHere(TelemetryService):
 
     async def snapshot(self, path: str, reset: bool) -> Snapshot:
         """Write the rows that are held, and with `reset` hold them no more."""
-        if os.path.realpath(path) == os.path.realpath(self._path):
+        if Path(path).resolve() == Path(self._path).resolve():  # noqa: ASYNC240 — before anything is written
             raise ValueError(f"{path!r} is where the rows go at the end, and would be replaced then")
         await self._until_caught_up()
         return await self._whole(self._written(path, reset=reset))
@@ -322,7 +325,7 @@ class TelemetryHere(TelemetryService):
 
     # Writing.
 
-    async def _whole(self, act: Any) -> Any:
+    async def _whole(self, act: Coroutine[Any, Any, T]) -> T:
         """What an act comes to, which goes on to its end though nobody waits for it any more."""
         task = asyncio.ensure_future(act)
         self._acts.add(task)
@@ -349,7 +352,7 @@ class TelemetryHere(TelemetryService):
         try:
             write_lines(self._path, lines)
         except OSError as error:
-            refuge = os.path.join(tempfile.gettempdir(), timestamped_name())
+            refuge = str(Path(tempfile.gettempdir(), timestamped_name()))
             write_lines(refuge, lines)
             self._store.forget(end)
             error.add_note(f"the {len(lines)} rows of telemetry are in {refuge}")

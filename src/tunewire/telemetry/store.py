@@ -1,10 +1,12 @@
 """The rows that are held, and the files that they are written to.
 
-Each row is made one line of JSON when it is sampled, and held so. Then the bound is one in bytes, which says what memory is
-taken; and to write them at the end takes no more than the disk does, since a parent that is killed leaves half a second for it.
+Each row is made one line of JSON when it is sampled, and held so. Then the bound is one in bytes, which says what memory
+is taken; and to write them at the end takes no more than the disk does, since a parent that is killed leaves half a second
+for it.
 
-The bound is for a program that samples for hours and never takes a snapshot. What finds no room then is the oldest row; it is
-dropped, and counted. It could go to a file instead, but a file that grows unasked until the disk is full is the worse surprise.
+The bound is for a program that samples for hours and never takes a snapshot. Where there is no room the oldest row is
+dropped, and counted. It could go to a file instead, but a file that grows unasked until the disk is full is the worse
+surprise.
 
 A file is written beside its place and then renamed: whoever looks finds the old one or the new one, whole. What cannot
 be written is an error, and the rows are held as before. It is not synced: it survives a process, not a loss of power.
@@ -12,6 +14,7 @@ be written is an error, and the rows are held as before. It is not synced: it su
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections import deque
@@ -84,18 +87,24 @@ def line_of(row: Row) -> bytes:
 
 
 def write_lines(path: str, lines: Sequence[bytes]) -> None:
-    """Write a file of these lines in place of what is there, as a whole or not at all. OSError if it cannot be."""
+    """Write a file of these lines in place of what is there, as a whole or not at all; a device, such as os.devnull, is
+    written to. OSError if it cannot be."""
     place = Path(path).resolve()
+    if place.is_char_device():
+        with place.open("wb") as file:
+            file.writelines(lines)
+        return
     if place.exists() and not place.is_file():
-        raise FileExistsError(f"{path!r} is there, and is no file that rows could be written to")
+        raise OSError(errno.EEXIST, f"rows cannot be written to {path!r}: it is there, and is no file")
     beside = place.with_name(f".{place.name}.{os.getpid()}.{time.monotonic_ns()}")
     try:
         with beside.open("xb") as file:
             file.writelines(lines)
         beside.replace(place)
-    except BaseException:  # whatever stops it, half a file is nothing to leave
-        beside.unlink(missing_ok=True)
-        raise
+    except OSError as error:
+        beside.unlink(missing_ok=True)  # half a file is nothing to leave
+        reason = f"rows cannot be written to {path!r}: {error.strerror}"
+        raise OSError(error.errno, reason) from error
 
 
 def timestamped_name() -> str:
