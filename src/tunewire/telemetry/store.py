@@ -99,10 +99,14 @@ def write_lines(path: str, lines: Sequence[bytes]) -> None:
     beside = place.with_name(f".{place.name}.{os.getpid()}.{time.monotonic_ns()}")
     try:
         with beside.open("xb") as file:
-            file.writelines(lines)
-        beside.replace(place)
+            try:
+                file.writelines(lines)
+                file.flush()
+                beside.replace(place)
+            except BaseException:  # half a file is nothing to leave, whatever stops it
+                beside.unlink(missing_ok=True)
+                raise
     except OSError as error:
-        beside.unlink(missing_ok=True)  # half a file is nothing to leave
         reason = f"rows cannot be written to {path!r}: {error.strerror}"
         raise OSError(error.errno, reason) from error
 
