@@ -1,5 +1,7 @@
 """When a sample is due, and of what: two tables, without a clock."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -269,4 +271,4 @@ def test_every_scope_is_sampled_and_no_two_samples_are_too_near(steps):
             opening[scope.path] = now
     run_until(now + interval)
     assert all(sampled[path] > moment - interval for path, moment in opening.items())
-    assert all(later - earlier > 0.09 * interval for earlier, later in zip(takes, takes[1:], strict=False))
+    assert all(later - earlier > 0.09 * interval for earlier, later in pairwise(takes))

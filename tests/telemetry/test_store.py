@@ -2,6 +2,7 @@
 
 import os
 import stat
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -105,7 +106,7 @@ def test_lines_that_fail_half_way_leave_the_file_that_was_there(tmp_path):
 
 def test_a_device_is_written_to_and_not_replaced():
     write_lines(os.devnull, [line_of(row(0))])
-    assert stat.S_ISCHR(os.stat(os.devnull).st_mode)
+    assert Path(os.devnull).is_char_device()
 
 
 def test_another_file_is_no_file_of_rows(tmp_path):
