@@ -1,14 +1,33 @@
 """The life of a service's process: like a worker's (tunewire.runtime), with an event loop from its first moment."""
 
-from tunewire.runtime.claim import claim
+import os
 
+from tunewire.runtime.claim import VARIABLE, claim
+
+_said = os.environ.get(VARIABLE, "")
 _claim = claim()  # before any other import: what these print must not touch the protocol
 
 import asyncio  # noqa: E402
-import os  # noqa: E402
 import sys  # noqa: E402
 
+from tunewire.endpoints.connection import Connection  # noqa: E402
 from tunewire.runtime.claim import close_others  # noqa: E402
+
+
+def _watch_parent(connection: Connection) -> None:
+    """The parent's end is that of its stream, though somebody whom it forked may hold its end of the pipe open."""
+    _, _, parent_pid, *_ = _said.split(":")
+    try:
+        pidfd = os.pidfd_open(int(parent_pid))
+    except (AttributeError, OSError):  # not on Linux; or it has gone, and then the guard ends this process
+        return
+    loop = asyncio.get_running_loop()
+
+    def end() -> None:
+        loop.remove_reader(pidfd)
+        connection.stop_reading()
+
+    loop.add_reader(pidfd, end)
 
 
 async def _serve() -> None:
@@ -16,6 +35,7 @@ async def _serve() -> None:
     from tunewire.services.serving import serve_service
 
     connection, welcome = await say_hello(_claim)
+    _watch_parent(connection)
     if welcome.sys_path is not None:
         sys.path[:] = map(os.fsdecode, welcome.sys_path)
     try:
