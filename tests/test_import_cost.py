@@ -66,6 +66,10 @@ def test_a_pool_loads_no_library_of_the_work() -> None:
     assert not loaded & (WORK | {"rich", "cyclopts", "cloudpickle"})
 
 
+def test_telemetry_loads_no_library_of_what_it_reads() -> None:
+    assert not loaded_after("import tunewire; tunewire.Telemetry()") & (WORK | {"psutil", "tempfile"})
+
+
 def test_no_public_name_loads_a_library_of_the_work() -> None:
     assert not loaded_after(NAMING) & WORK
 

@@ -189,6 +189,50 @@ COVERED = {
     ],
     "Y-31": ["test_supervision::test_a_tree_that_grows_over_its_limit_is_ended_and_its_limit_named"],
     "Y-34": ["test_calls::test_what_cannot_travel_costs_its_own_call_and_says_which_part"],
+    # AITune's telemetry.
+    "AB01": ["test_client::test_a_snapshot_is_one_call_that_is_awaited"],
+    "AB02": ["test_telemetry::test_what_is_not_open_says_so"],
+    "AB03": [
+        "test_telemetry::test_a_snapshot_takes_what_is_held_and_without_reset_leaves_it",
+        "test_store::test_reading_what_is_held_takes_nothing_away",
+    ],
+    "AB04": [
+        "test_telemetry::test_a_snapshot_takes_what_is_held_and_without_reset_leaves_it",
+        "test_telemetry::test_a_path_that_cannot_be_written_is_an_error_and_loses_no_row",
+    ],
+    "AB05": [
+        "test_telemetry::test_nothing_is_sampled_while_no_scope_is_open",
+        "test_telemetry::test_nested_scopes_have_paths_and_labels_and_the_outer_one_goes_on",
+        "test_sampling::test_closing_what_is_not_open_is_an_error",
+        "test_client::test_closing_a_scope_twice_is_an_error",
+    ],
+    "AB06": ["test_telemetry::test_while_a_scope_is_open_rows_of_every_provider_come_by_themselves"],
+    "AB07": ["test_telemetry::test_opening_twice_is_opening_once"],
+    "AB08": [
+        "test_telemetry::test_telemetry_that_is_not_enabled_starts_nothing_and_does_nothing",
+        "test_client::test_the_environment_says_whether_to_sample",
+    ],
+    "AB09": [
+        "test_telemetry::test_closing_writes_what_no_snapshot_took_to_one_file_once",
+        "test_telemetry::test_a_loop_that_ends_without_closing_loses_no_row",
+    ],
+    "AB10": ["test_telemetry::test_telemetry_that_is_not_enabled_starts_nothing_and_does_nothing"],
+    "AB11": [
+        "test_telemetry::test_the_environment_may_say_where_the_rows_go",
+        "test_telemetry::test_closing_writes_what_no_snapshot_took_to_one_file_once",
+        "test_telemetry::test_when_the_parent_is_killed_its_rows_are_in_exactly_one_file",
+    ],
+    "AB12": [
+        "test_providers::test_the_host_has_memory_and_a_use_between_two_readings",
+        "test_providers::test_a_gpu_is_read_in_the_units_of_its_names",
+        "test_providers::test_without_a_mask_every_gpu_is_read_as_cuda_numbers_it",
+        "test_telemetry::test_gpus_are_read_as_far_as_the_mask_shows_them",
+    ],
+    "AB13": [
+        "test_telemetry::test_a_scope_is_closed_by_an_exception",
+        "test_telemetry::test_annotated_functions_run_in_scopes_of_their_names",
+        "test_client::test_a_scope_is_of_one_block_and_has_a_name",
+    ],
     # Reports of newer tuners.
     "N-01": [
         "test_reported_faults::test_a_hang_a_fault_and_an_exit_among_a_hundred_cost_three_and_keep_the_order"
@@ -360,7 +404,6 @@ COVERED = {
     "P-85": ["test_reported_faults::test_a_step_of_the_wall_clock_is_no_timeout_and_no_age"],
 }
 
-TELEMETRY = "telemetry of a device, sampled in a child while a scope is open, is not offered yet"
 REMOTE = "other machines are not offered yet; one process on this one has limits of its own for each stage"
 CACHE_POLICY = "cold and warm caches as a policy of a measurement are not offered yet"
 DEVICE_STATE = "a device's clocks and state are not recorded with a measurement yet"
@@ -370,7 +413,6 @@ OPEN = {
     "TB20": REMOTE,
     "TB24": REMOTE,
     "TB25": REMOTE,
-    **{f"AB{number:02}": TELEMETRY for number in range(1, 14)},
     "PB09": "only CUDA has a mask here: OpenCL devices are numbered, and other vendors' runtimes not offered",
     "PB10": "a pool never forks its parent, so that there is one way to start a process",
     "PB25": "devices of a user's own kind are not offered; a callable is measured as it is",

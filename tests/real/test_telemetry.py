@@ -12,17 +12,14 @@ from pathlib import Path
 
 import psutil
 import pytest
+from simulated_gpus import GPU, OTHER, SPLIT, write
 
 from tunewire import Telemetry
 from tunewire.errors import CallTimeout, ServiceClosed, ServiceCrashed
 from tunewire.telemetry import Snapshot, read_rows
 
-HERE = Path(__file__).parent
-SIMULATED = HERE.parent / "telemetry" / "simulated_nvml"
+SIMULATED = Path(__file__).parents[1] / "simulated_nvml"
 INTERVAL = 0.01
-
-sys.path.append(str(HERE.parent / "telemetry"))
-from simulated_gpus import GPU, OTHER, SPLIT, write  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -666,6 +663,14 @@ asyncio.run(main())
 """
 
 
+def runs(pid):
+    """Whether it does; what has ended and waits for whoever takes orphans does not."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def a_parent(tmp_path, *, path=None, forks=False, ends=False):
     """Run it until it ends, or kill it; nothing of its service is left."""
     script = tmp_path / "parent.py"
@@ -684,7 +689,7 @@ def a_parent(tmp_path, *, path=None, forks=False, ends=False):
         elif parent.wait() != 0:
             raise AssertionError(parent.returncode)
         end = time.monotonic() + 30
-        while left := [each for each in tree if psutil.pid_exists(each)]:
+        while left := [each for each in tree if runs(each)]:
             assert time.monotonic() < end, left
             time.sleep(0.005)
         if forked:

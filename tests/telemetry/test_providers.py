@@ -12,7 +12,7 @@ from tunewire.telemetry.providers import HostProvider, NvmlProvider, Unavailable
 
 @pytest.fixture(scope="module")
 def nvml():
-    place = Path(__file__).parent / "simulated_nvml" / "pynvml.py"
+    place = Path(__file__).parents[1] / "simulated_nvml" / "pynvml.py"
     spec = importlib.util.spec_from_file_location("simulated_nvml", place)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
