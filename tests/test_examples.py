@@ -53,6 +53,14 @@ def test_cpu_ctypes():
     assert 0 < float(c[1]) < float(python[1])
 
 
+def test_telemetry():
+    lines = [line for line in run("telemetry.py").splitlines() if " has scopes " in line]
+    assert lines == [
+        "first.jsonl has scopes ['train/forward'] of steps ['1']",
+        "rest.jsonl has scopes ['train/forward'] of steps ['2']",
+    ]
+
+
 def test_gpu_callables_says_that_there_is_no_gpu():
     if shutil.which("nvidia-smi"):
         pytest.skip("this machine has an NVIDIA driver: tests/gpu runs it")

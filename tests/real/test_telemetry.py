@@ -12,8 +12,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from simulated_gpus import GPU, OTHER, SPLIT, write
 
+from simulated_gpus import GPU, OTHER, SPLIT, write
 from tunewire import Telemetry
 from tunewire.errors import CallTimeout, ServiceClosed, ServiceCrashed
 from tunewire.telemetry import Snapshot, read_rows

@@ -5,8 +5,8 @@ import logging
 from pathlib import Path
 
 import pytest
-from simulated_gpus import GPU, INSTANCE, OLD, OTHER, SPLIT, write
 
+from simulated_gpus import GPU, INSTANCE, OLD, OTHER, SPLIT, write
 from tunewire.telemetry.providers import HostProvider, NvmlProvider, Unavailable
 
 
