@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from tunewire import Pool
+from tunewire import Pool, Telemetry
 from tunewire.bench import Array, RawKernel, Scalar, benchmark
 from tunewire.devices import Discovery, discover
 from tunewire.errors import CallTimeout, CompileFailed, DeviceFault, InvalidKernel, WrongResult
@@ -214,3 +214,22 @@ async def test_all_gpus_are_measured_at_once() -> None:
             *(benchmark(scale(), device=gpu, pool=every, timeout=60) for gpu in gpus)
         )
         assert [measurement.device for measurement in taken] == gpus
+
+
+@pytest.mark.asyncio
+async def test_telemetry_reads_the_gpus_that_discovery_finds() -> None:
+    async with Telemetry(interval=0.02, path=os.devnull) as telemetry:
+        with telemetry.scope("idle"):
+            row = await anext(aiter(telemetry.rows()))
+        notes = await telemetry.notes()
+    assert notes == ()
+    there = {device.uuid: device for device in found().devices if device.kind == "cuda" and device.uuid}
+    read = {device.uuid: device for device in row.devices}
+    assert there.keys() <= read.keys()
+    for uuid, device in there.items():
+        assert read[uuid].id in (device.id, None)
+        total = read[uuid].memory_total_bytes
+        assert total is not None
+        assert total > 0
+        use = read[uuid].utilization_percent
+        assert use is None or 0 <= use <= 100

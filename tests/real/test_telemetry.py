@@ -151,6 +151,9 @@ async def test_a_scope_may_be_opened_in_a_thread():
         leave = threading.Event()
 
         def work():
+            for _ in range(1000):
+                with telemetry.scope("short"):
+                    pass
             with telemetry.scope("in a thread"):
                 leave.wait(30)
 
@@ -305,8 +308,8 @@ async def test_a_snapshot_that_is_cancelled_is_written_whole_or_not_at_all(folde
                 for _ in range(n // 4):
                     await asyncio.sleep(0)
                 taking.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await taking
+                await asyncio.wait([taking])
+                assert taking.cancelled() or n >= 4  # by then it may be done
             await some_rows(telemetry)
     files = [path for path in folder.iterdir() if path.name != "rest.jsonl"]
     numbers = sorted(row.number for path in [*files, Path("rest.jsonl")] for row in read_rows(path))
@@ -742,3 +745,5 @@ def test_after_a_loop_that_ended_without_closing_it_may_be_opened_in_another():
                 return await some_rows(telemetry)
 
     assert asyncio.run(again())[0].number == 0
+    asyncio.run(telemetry.open())
+    assert asyncio.run(telemetry.aclose()) is None

@@ -2,6 +2,8 @@
 
 import importlib.util
 import logging
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -165,3 +167,14 @@ def test_a_gpu_that_is_lost_from_the_beginning_is_noted(read):
     assert ids(readings) == [("cuda:1", OTHER["uuid"])]
     assert level == logging.WARNING
     assert text == "GPU 0 of NVML is not read: GPU is lost"
+
+
+def test_the_simulated_nvml_has_no_name_that_the_real_one_lacks(nvml):
+    names = sorted(name for name in vars(nvml) if name.startswith(("nvml", "NVML")))
+    code = f"import pynvml; print([name for name in {names} if not hasattr(pynvml, name)])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    if "ModuleNotFoundError" in done.stderr:
+        pytest.skip("nvidia-ml-py is not installed")
+    assert done.stdout == "[]\n", done.stderr

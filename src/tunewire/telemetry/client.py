@@ -11,6 +11,7 @@ whatever asks for rows raises. The rows that it held are lost then; the program 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import inspect
 import logging
@@ -133,7 +134,7 @@ class Telemetry:
         for provider in providers:
             if not all(provider.partition(":")):
                 raise ValueError(f"a provider is 'module:Class', not {provider!r}")
-        self.enabled = _said_by_environment() if enabled is None else enabled
+        self._enabled = _said_by_environment() if enabled is None else enabled
         self._interval = float(interval)
         self._path = path
         self._providers = tuple(providers)
@@ -185,7 +186,7 @@ class Telemetry:
         where the rows are instead), and ServiceClosed, with what became of it, if the process has ended before.
         """
         session, self._session = self._session, None
-        return None if session is None else await session.aclose()
+        return None if session is None or session.is_over else await session.aclose()
 
     async def __aenter__(self) -> Self:
         return await self.open()
@@ -199,6 +200,11 @@ class Telemetry:
             if error is None:
                 raise
             logger.warning("closing telemetry failed: %s", _in_words(late))  # the block has an error already
+
+    @property
+    def enabled(self) -> bool:
+        """Whether it does anything at all."""
+        return self._enabled
 
     @property
     def is_open(self) -> bool:
@@ -333,6 +339,8 @@ class _Session:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._telling: asyncio.Task[None] | None = None
+        #: Whether a thread has asked the loop's one to tell, which has not come to it yet.
+        self._woken = False
         self._lost = False
         self._closing: asyncio.Task[Snapshot | None] | None = None
         self._opening = asyncio.ensure_future(self._open())
@@ -379,8 +387,16 @@ class _Session:
         """Scopes have changed. From any thread; never waits."""
         if threading.get_ident() == self._thread:
             self._tell_in_a_task()
-        elif not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._tell_in_a_task)
+        elif not self._woken:
+            self._woken = True
+            with contextlib.suppress(
+                RuntimeError
+            ):  # the loop has been closed, and nobody is to be told any more
+                self._loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        self._woken = False
+        self._tell_in_a_task()
 
     def _tell_in_a_task(self) -> None:
         if self._telling is None and not self._lost and self._opening.done() and self._scopes.has_changes:
