@@ -506,8 +506,8 @@ def connect(
     name, from the level on that this logger has when the connection is opened.
 
     On leaving, the implementation has `close_grace` seconds to close what it opened; it has as many, and at most half a
-    second, if this process is killed. `over` is a pair of connections in memory: then the implementation runs in this
-    process, and nothing of the two paragraphs before applies.
+    second, if this process is killed or its event loop ends. `over` is a pair of connections in memory: then the
+    implementation runs in this process, and nothing of the two paragraphs before applies.
 
     Raises InvalidService for what is no definition, TypeError or ValueError for an environment that no process can have.
 
