@@ -32,7 +32,9 @@ ALLOWED: Mapping[str, frozenset[str]] = {
     "version": frozenset(),
     "wire": frozenset(),
     "runtime": frozenset({"wire"}),  # runs in the child, where each module that is loaded delays a start
-    "endpoints": frozenset({"wire", "runtime.claim"}),  # whose child's side claims its pipes in the same way
+    "endpoints": frozenset(
+        {"wire", "runtime.claim", "runtime.memory", "runtime.bulk"}
+    ),  # what every child does
     "workers": frozenset({"wire", "endpoints", "runtime"}),
     "devices": frozenset({"wire", "endpoints", "workers"}),
     "services": frozenset({"wire", "endpoints", "runtime.claim", "workers.limits", "devices.masks"}),

@@ -12,20 +12,30 @@ from tunewire.endpoints.parent import EndpointStatistics, statistics_of
 from tunewire.endpoints.values import receive_value, send_value
 from tunewire.errors import EndpointClosed
 from tunewire.runtime.claim import Claim, claim
+from tunewire.runtime.memory import has_lane, map_memory
 from tunewire.version import __version__
 from tunewire.wire.codecs import Codec
 from tunewire.wire.frames import DEFAULT_MAX_FRAME_BYTES
+from tunewire.wire.lane import BULK
 from tunewire.wire.messages import Hello, Welcome, expect, pack_message
 
 
 async def say_hello(claim: Claim) -> tuple[Connection, Welcome]:
     """A connection over the claimed pipes, and the parent's welcome; EndpointClosed if it has gone."""
     connection = await Connection.open(claim.read_fd, claim.write_fd, max_frame_bytes=DEFAULT_MAX_FRAME_BYTES)
-    hello = Hello(tunewire=__version__, python=platform.python_version(), pid=os.getpid())
+    memory = map_memory(claim.memory_fd)
+    hello = Hello(
+        tunewire=__version__,
+        python=platform.python_version(),
+        pid=os.getpid(),
+        capabilities=(BULK,) if has_lane(memory) else (),
+    )
     parts, size = pack_message(hello)
     connection.write([claim.cookie, *parts], size)
     welcome = expect(await connection.read_frame(), Welcome)
     connection.max_frame_bytes = welcome.max_frame_bytes
+    if memory is not None and BULK in welcome.capabilities:
+        connection.share(memory, is_parent=False)
     return connection, welcome
 
 

@@ -18,16 +18,21 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import mmap
 import os
 import sys
 import termios
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from tunewire.errors import WireError
 from tunewire.wire.assembly import FrameAssembler
-from tunewire.wire.frames import HEADER_BYTES, JOIN_BYTES, Buffer, Frame
+from tunewire.wire.frames import HEADER_BYTES, JOIN_BYTES, Buffer, Frame, SharedBuffers
+from tunewire.wire.lane import THRESHOLD_BYTES
+
+if TYPE_CHECKING:
+    from tunewire.runtime.bulk import BulkLane
 
 #: Bytes that wait to be read before the pipe is not read any further.
 _READ_AHEAD = 1 << 18
@@ -111,6 +116,10 @@ class _ReadSide(asyncio.Protocol):
             self._finish(self._assembler.end())
         else:
             self._wake()
+
+    def share(self, buffers: SharedBuffers | None) -> None:
+        """From here on frames may have buffers elsewhere; None: no more."""
+        self._assembler.shared = buffers
 
     @property
     def max_frame_bytes(self) -> int:
@@ -237,6 +246,40 @@ def _size(frame: Frame) -> int:
     return HEADER_BYTES + len(frame.message) + sum(map(len, frame.buffers))
 
 
+class _SharedMemory(SharedBuffers):
+    """The bulk lane of a connection, made when the first large buffer comes or goes: ctypes is not loaded before."""
+
+    def __init__(self, memory: mmap.mmap, *, is_parent: bool) -> None:
+        self._memory: mmap.mmap | None = memory
+        self._is_parent = is_parent
+        self._lane: BulkLane | None = None
+        self.bytes_taken = 0
+
+    def _lane_now(self) -> BulkLane:
+        if self._lane is None:
+            from tunewire.runtime.bulk import BulkLane
+
+            assert self._memory is not None
+            self._lane = BulkLane(self._memory, is_parent=self._is_parent)
+        return self._lane
+
+    def close(self) -> None:
+        """Let go of the memory."""
+        self._memory = self._lane = None
+
+    def send(self, parts: Sequence[Buffer], size: int) -> tuple[Sequence[Buffer], int]:
+        """What of a frame goes through the pipe, and its bytes. The frame itself stays whole: it may be sent again."""
+        if self._memory is None or (self._lane is None and size < THRESHOLD_BYTES):
+            return parts, size
+        left = self._lane_now().send(list(parts))
+        return left, sum(len(part) for part in left)
+
+    def take(self, codec: int, sizes: Sequence[int], places: Sequence[int]) -> list[Buffer]:
+        """See BulkLane."""
+        self.bytes_taken += sum(sizes)
+        return self._lane_now().take(codec, sizes, places)
+
+
 class Connection:
     """One framed, full-duplex connection. Reading and writing are independent of each other."""
 
@@ -256,6 +299,7 @@ class Connection:
         self._held_bytes = 0
         self._turn_open = False
         self._turn_frames = 0
+        self._shared: _SharedMemory | None = None
         self.messages_sent = 0
         self.bytes_sent = 0
         self.flushes = 0
@@ -282,6 +326,11 @@ class Connection:
             write_file.close()
             raise
         return cls(read_side, read_transport, write_transport, write_side)
+
+    def share(self, memory: mmap.mmap, *, is_parent: bool) -> None:
+        """Large buffers may travel through this memory from here on, since both sides know of it."""
+        self._shared = _SharedMemory(memory, is_parent=is_parent)
+        self._read_side.share(self._shared)
 
     async def read_until_cookie(self, cookie: bytes, limit: int) -> bytes:
         """Skip to the child's first frame; what stood before the cookie, its last `limit` bytes.
@@ -317,8 +366,8 @@ class Connection:
 
     @property
     def bytes_received(self) -> int:
-        """Bytes that have come in, since there are frames in the stream."""
-        return self._read_side.bytes
+        """Bytes that have come in, since there are frames in the stream; what lay in shared memory counted too."""
+        return self._read_side.bytes + (0 if self._shared is None else self._shared.bytes_taken)
 
     def hold_reading(self) -> None:
         """Read no further until `go_on_reading`: the writer is held back as soon as the pipe is full. What was read already
@@ -348,6 +397,8 @@ class Connection:
         self.messages_sent += 1
         self.bytes_sent += size
         self.flush()
+        if self._shared is not None:
+            parts, size = self._shared.send(parts, size)
         self._put(parts)
 
     def write(self, parts: Sequence[Buffer], size: int) -> int:
@@ -355,13 +406,16 @@ class Connection:
         self.messages_sent += 1
         self.bytes_sent += size
         self._turn_frames += 1
+        piped = size
+        if self._shared is not None:
+            parts, piped = self._shared.send(parts, size)
         if not self._turn_open:
             self._turn_open = True
             self._loop.call_soon(self._end_turn)
             self._put(parts)
             return size
         self._held.extend(parts)
-        self._held_bytes += size
+        self._held_bytes += piped
         if self._held_bytes >= _TURN_BYTES:
             self._turn_frames = _TURN_FRAMES
             self.flush()
@@ -412,6 +466,10 @@ class Connection:
     def close(self) -> None:
         """Close both directions now; what the pipe has not taken yet is dropped."""
         self._held.clear()
+        if self._shared is not None:
+            # What was received keeps its memory alive; this connection, which may be collected late, does not.
+            self._shared.close()
+            self._read_side.share(None)
         if not self._transport.is_closing():  # asyncio's abort fails on a pipe that has closed by itself
             self._transport.abort()
         self._read_transport.close()

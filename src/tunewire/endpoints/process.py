@@ -31,8 +31,10 @@ from tunewire.endpoints.connection import Connection
 from tunewire.endpoints.tree import ProcessHandle, descendants
 from tunewire.errors import EndpointClosed, StartError, TruncatedFrame, WireError
 from tunewire.runtime.claim import VARIABLE
+from tunewire.runtime.memory import has_lane
 from tunewire.version import __version__
 from tunewire.wire.exceptions import rebuild
+from tunewire.wire.lane import BULK, FILE_BYTES
 from tunewire.wire.messages import (
     Failure,
     Hello,
@@ -73,7 +75,7 @@ class _Pipes:
     def __init__(self) -> None:
         self._open: set[int] = set()
         self.recorder: int | Literal[""] = ""
-        self._page: mmap.mmap | None = None
+        self._memory: mmap.mmap | None = None
         try:
             self._make()
         except OSError:  # out of descriptors, half-way
@@ -96,21 +98,26 @@ class _Pipes:
         """What the child gets besides the standard three."""
         return (self.capture_out, *([self.recorder] if isinstance(self.recorder, int) else []))
 
-    def make_page(self) -> None:
-        """The flight recorder's page: a memory file of fixed size. A child that could shorten it would kill its reader
-        with SIGBUS, so it is sealed. There is none where the system has none."""
+    def make_memory(self) -> None:
+        """The flight recorder's page and the bulk lane (wire.lane): a memory file of fixed size, whose pages are real once
+        they are written. A child that could shorten it would kill its reader with SIGBUS, so it is sealed. There is none
+        where the system has none, and no lane where files or addresses are limited."""
         if not hasattr(os, "memfd_create"):
             return
         fd = os.memfd_create("tunewire", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         self._open.add(fd)
-        os.ftruncate(fd, PAGE_BYTES)
+        try:
+            os.ftruncate(fd, FILE_BYTES)
+            self._memory = mmap.mmap(fd, 0)
+        except OSError:
+            os.ftruncate(fd, PAGE_BYTES)
+            self._memory = mmap.mmap(fd, PAGE_BYTES)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         self.recorder = fd
-        self._page = mmap.mmap(fd, PAGE_BYTES, prot=mmap.PROT_READ)
 
-    def take_page(self) -> mmap.mmap | None:
-        page, self._page = self._page, None
-        return page
+    def take_memory(self) -> mmap.mmap | None:
+        memory, self._memory = self._memory, None
+        return memory
 
     def take(self, fd: int) -> int:
         self._open.discard(fd)
@@ -123,8 +130,8 @@ class _Pipes:
     def close(self) -> None:
         while self._open:
             os.close(self._open.pop())
-        if self._page is not None:
-            self._page.close()
+        if self._memory is not None:
+            self._memory.close()
 
 
 @contextmanager
@@ -154,7 +161,7 @@ class ChildProcess:
         stderr: OutputCapture,
         command: tuple[str, ...],
         cookie: bytes,
-        page: mmap.mmap | None,
+        memory: mmap.mmap | None,
         *,
         guarded: bool,
     ) -> None:
@@ -167,7 +174,7 @@ class ChildProcess:
         self.stderr = stderr
         self.command = command
         self._cookie = cookie
-        self._page = page
+        self._memory = memory
         self._guarded = guarded
 
     @classmethod
@@ -228,7 +235,7 @@ class ChildProcess:
         cookie = os.urandom(_COOKIE_BYTES)
         with _pipes() as pipes:
             if guard:
-                pipes.make_page()
+                pipes.make_memory()
             process = await asyncio.create_subprocess_exec(
                 *guard,
                 *command,
@@ -252,8 +259,8 @@ class ChildProcess:
             loop = asyncio.get_running_loop()
             stdout = OutputCapture(pipes.take(pipes.captured_out), loop, OUTPUT_TAIL_BYTES, sinks[0])
             stderr = OutputCapture(pipes.take(pipes.captured_err), loop, OUTPUT_TAIL_BYTES, sinks[1])
-            page = pipes.take_page()
-        return cls(process, connection, stdout, stderr, tuple(command), cookie, page, guarded=bool(guard))
+            memory = pipes.take_memory()
+        return cls(process, connection, stdout, stderr, tuple(command), cookie, memory, guarded=bool(guard))
 
     @property
     def pid(self) -> int:
@@ -291,13 +298,18 @@ class ChildProcess:
         except WireError as error:
             raise self.start_error(f"it is no child of this version: {error}") from error
         self.capabilities = hello.capabilities
+        has_bulk = BULK in hello.capabilities and has_lane(self._memory)
         welcome = Welcome(
             tunewire=__version__,
             max_frame_bytes=max_frame_bytes,
+            capabilities=(BULK,) if has_bulk else (),
             sys_path=None if sys_path is None else tuple(map(os.fsencode, sys_path)),
             preload=preload,
         )
         self.connection.write(*pack_message(welcome))
+        if has_bulk:
+            assert self._memory is not None
+            self.connection.share(self._memory, is_parent=True)
         return hello
 
     async def _until_ready(self) -> None:
@@ -326,11 +338,11 @@ class ChildProcess:
 
     def recorded(self) -> Record | None:
         """What the flight recorder says, if there is one. The child can write what it likes there."""
-        return None if self._page is None else read_record(self._page)
+        return None if self._memory is None else read_record(self._memory)
 
     def peak_bytes(self) -> int | None:
         """The most resident memory that it held, once it has ended; None where there is no guard to tell."""
-        return None if self._page is None else read_peak(self._page)
+        return None if self._memory is None else read_peak(self._memory)
 
     async def _no_hello(self, reason: str) -> StartError:
         await self.exit_code_soon(_EXIT_CODE_WAIT)
@@ -422,9 +434,10 @@ class ChildProcess:
         self.stderr.close()
         for handle in (self._handle, *self._below):
             handle.close()
-        if self._page is not None:
-            self._page.close()
-            self._page = None
+        if self._memory is not None:
+            with suppress(BufferError):  # arrays lie in it: it is gone with the last of them
+                self._memory.close()
+            self._memory = None
 
 
 def python_command(statement: str, *arguments: str) -> tuple[str, ...]:

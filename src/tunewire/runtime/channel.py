@@ -5,13 +5,27 @@ Measured: a child that blocks in read(2) answers an echo in two thirds of the ti
 
 from __future__ import annotations
 
+import mmap
 import os
 from _thread import allocate_lock
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from tunewire.errors import TruncatedFrame
 from tunewire.wire.assembly import parts_of
-from tunewire.wire.frames import HEADER_BYTES, JOIN_BYTES, Buffer, Frame, Header, parse_header, split_body
+from tunewire.wire.frames import (
+    HEADER_BYTES,
+    JOIN_BYTES,
+    SHARED,
+    Buffer,
+    Frame,
+    Header,
+    parse_header,
+    split_body,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from tunewire.runtime.bulk import BulkLane
 
 #: More than most frames are; a larger one's parts are read where they are to lie.
 _READ_BYTES = 1 << 14
@@ -30,6 +44,9 @@ class Channel:
         self._writing = allocate_lock()
         #: What came with the frame that was read last.
         self._ahead = b""
+        #: Where large buffers may lie, once both sides have said so.
+        self.memory: mmap.mmap | None = None
+        self._lane: BulkLane | None = None
 
     def has_input(self) -> bool:
         """Whether a read would find something, or the end."""
@@ -50,16 +67,30 @@ class Channel:
                     return None
                 raise TruncatedFrame(received=len(data), expected=HEADER_BYTES)
             data += more
-        header = parse_header(data[:HEADER_BYTES], max_frame_bytes=self.max_frame_bytes)
+        header = parse_header(
+            data[:HEADER_BYTES],
+            max_frame_bytes=self.max_frame_bytes,
+            flags=0 if self.memory is None else SHARED,
+        )
+        lane = self._lane_now() if header.flags else None
         stop = HEADER_BYTES + header.length
         if len(data) >= stop and header.length <= JOIN_BYTES:
             self._ahead = data[stop:]
-            return split_body(header, data[HEADER_BYTES:stop])
+            return split_body(header, data[HEADER_BYTES:stop], lane)
         self._ahead = data[HEADER_BYTES:]
-        return self._rest_of(header)
+        return self._rest_of(header, lane)
 
-    def _rest_of(self, header: Header) -> Frame:
-        parts = parts_of(header)
+    def _lane_now(self) -> BulkLane:
+        """Made when the first large buffer comes or goes: ctypes is not worth its 0.3 MB before."""
+        if self._lane is None:
+            from tunewire.runtime.bulk import BulkLane
+
+            assert self.memory is not None
+            self._lane = BulkLane(self.memory, is_parent=False)
+        return self._lane
+
+    def _rest_of(self, header: Header, lane: BulkLane | None) -> Frame:
+        parts = parts_of(header, lane)
         size = next(parts)
         while True:
             try:
@@ -80,12 +111,14 @@ class Channel:
             got += n
         return data
 
-    def write(self, parts: Sequence[Buffer], *, unless: Callable[[], bool] | None = None) -> None:
-        """All of `parts`, in order; nothing, if `unless` says so when it is their turn. BrokenPipeError when the parent no
-        longer reads."""
+    def write(self, parts: list[Buffer], *, unless: Callable[[], bool] | None = None) -> None:
+        """All of `parts`, in order; nothing, if `unless` says so when it is their turn. The list is used up. BrokenPipeError
+        when the parent no longer reads."""
         with self._writing:
             if unless is not None and unless():
                 return
+            if self._lane is not None or (self.memory is not None and len(parts) > 1):
+                parts = self._lane_now().send(parts)
             if len(parts) == 1:  # nearly always
                 written = os.write(self._write_fd, parts[0])
                 if written == len(parts[0]):

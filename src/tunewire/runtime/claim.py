@@ -16,8 +16,8 @@ import io
 import os
 import sys
 
-#: `cookie:capture:parent:recorder`: 32 hex digits, the descriptor for captured stdout, the parent's pid, and the
-#: descriptor of the flight recorder's page or nothing.
+#: `cookie:capture:parent:memory`: 32 hex digits, the descriptor for captured stdout, the parent's pid, and the
+#: descriptor of the shared memory (wire.record, wire.lane) or nothing.
 VARIABLE = "TUNEWIRE_CHANNEL"
 
 
@@ -25,18 +25,18 @@ class Claim:
     """The private descriptors of a child, and what it must say first. A plain class: what would make a shorter one
     would stay in the guard's memory."""
 
-    __slots__ = ("cookie", "read_fd", "recorder_fd", "write_fd")
+    __slots__ = ("cookie", "memory_fd", "read_fd", "write_fd")
 
-    def __init__(self, read_fd: int, write_fd: int, cookie: bytes, recorder_fd: int | None) -> None:
+    def __init__(self, read_fd: int, write_fd: int, cookie: bytes, memory_fd: int | None) -> None:
         self.read_fd = read_fd
         self.write_fd = write_fd
         self.cookie = cookie
-        self.recorder_fd = recorder_fd
+        self.memory_fd = memory_fd
 
 
 def close_others(claim: Claim) -> None:
     """Close every descriptor but the standard ones and the claim's: what the spawner's loop left is not a worker's."""
-    kept = {0, 1, 2, claim.read_fd, claim.write_fd, claim.recorder_fd}
+    kept = {0, 1, 2, claim.read_fd, claim.write_fd, claim.memory_fd}
     for name in os.listdir("/proc/self/fd"):
         if int(name) not in kept:
             try:
@@ -65,14 +65,14 @@ def claim() -> Claim:
         raise RuntimeError(
             "this program speaks to its parent and is not run by hand: start it with tunewire.ParentEndpoint.spawn"
         )
-    cookie, capture, _parent_pid, recorder = text.split(":")
+    cookie, capture, _parent_pid, memory = text.split(":")
     capture_fd = int(capture)
-    recorder_fd = int(recorder) if recorder else None
-    if recorder_fd is not None:
-        os.set_inheritable(recorder_fd, False)
+    memory_fd = int(memory) if memory else None
+    if memory_fd is not None:
+        os.set_inheritable(memory_fd, False)
     if os.path.isdir("/proc/self/fd"):
-        _close_copies({capture_fd, recorder_fd})
-    mine = Claim(os.dup(0), os.dup(1), bytes.fromhex(cookie), recorder_fd)
+        _close_copies({capture_fd, memory_fd})
+    mine = Claim(os.dup(0), os.dup(1), bytes.fromhex(cookie), memory_fd)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.dup2(capture_fd, 1)

@@ -16,7 +16,7 @@ from tunewire.runtime.interrupt import Interrupts
 from tunewire.runtime.interruption import still_good
 from tunewire.wire.codecs import Codec, decode_pickle, encode
 from tunewire.wire.exceptions import capture, traceback_below, undescribed
-from tunewire.wire.frames import Buffer, Frame
+from tunewire.wire.frames import Buffer
 from tunewire.wire.messages import Call, Failure, Result, pack_message
 
 if TYPE_CHECKING:
@@ -39,22 +39,24 @@ class Executor:
 
     def execute(
         self,
-        frame: Frame,
+        call_id: int,
+        buffers: list[Buffer],
         call: Call,
         teller: Teller,
         begins: Callable[[], None] = lambda: None,
     ) -> list[Buffer]:
-        """The reply to `call` as parts of a frame. `begins` is called when it is unpickled and its callable begins."""
+        """The reply to `call` as parts of a frame. `buffers` are used up: the reply may be made of what came, and then
+        nothing else may refer to it. `begins` is called when it is unpickled and its callable begins."""
         current = context.begin(call.phase, teller, call.limits)
         restore = _overlay(call.env)
         try:
-            request = _read_request(frame, call.name)
+            request = [_read_request(buffers, call.name)]
             begins()
             current.begins()
-            value = self._run(frame.call_id, request, streams=call.streams)
-            reply = self._result(frame.call_id, value, Codec(call.results))
+            value = [self._run(call_id, request, streams=call.streams)]
+            reply = self._result(call_id, value, Codec(call.results))
         except BaseException as error:  # noqa: BLE001 — SystemExit and KeyboardInterrupt are the call's, too
-            reply = self._failure(frame.call_id, error, Codec(call.results))
+            reply = self._failure(call_id, error, Codec(call.results))
         finally:
             context.end()
             _restore(restore)
@@ -63,12 +65,12 @@ class Executor:
             os._exit(0)  # a fork of the callable's that came back: one reply is enough
         return reply
 
-    def _run(self, call_id: int, request: _Request, *, streams: bool) -> Any:
+    def _run(self, call_id: int, request: list[_Request], *, streams: bool) -> Any:
         """Run the callable, open to its interrupt. One that comes within the `finally` itself is raised from there, and
         the handler has disarmed itself by then: so nothing is raised outside of this function."""
         try:
             self._interrupts.arm(call_id)
-            value = self._invoke(*request, streams=streams)
+            value = self._invoke(*request.pop(), streams=streams)
         finally:
             self._interrupts.disarm()
         self._interrupts.raise_if_swallowed()
@@ -86,10 +88,10 @@ class Executor:
             return self._run_awaitable(_report_each_of(value))
         return value
 
-    def _result(self, call_id: int, value: object, codec: Codec) -> list[Buffer]:
+    def _result(self, call_id: int, value: list[object], codec: Codec) -> list[Buffer]:
         if codec is Codec.NONE:  # nobody wants it
             return pack_message(Result(), call_id=call_id)[0]
-        used, buffers = encode(value, codec, what="result")
+        used, buffers = encode(value.pop(), codec, what="result")
         parts, size = pack_message(Result(), call_id=call_id, codec=used, buffers=tuple(buffers))
         if size > self._max_frame_bytes:
             reason = f"it is {size} bytes long, and the limit is {self._max_frame_bytes}"
@@ -137,8 +139,9 @@ async def _report_each_of(values: AsyncIterable[Any]) -> None:
         report(value)
 
 
-def _read_request(frame: Frame, name: str) -> _Request:
-    function_buffer, *argument_buffers = frame.buffers
+def _read_request(buffers: list[Buffer], name: str) -> _Request:
+    function_buffer, *argument_buffers = buffers
+    buffers.clear()
     function = decode_pickle([function_buffer], what=f"callable {name}")
     args, kwargs = decode_pickle(argument_buffers, what=f"arguments of {name}")
     return function, args, kwargs

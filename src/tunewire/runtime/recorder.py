@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import mmap
-import os
 import time
 
-from tunewire.wire.record import PAGE_BYTES, write_record
+from tunewire.wire.record import write_record
 
 
 class Recorder:
     """Writes down what the process is about to do; without a page it does nothing."""
 
-    def __init__(self, fd: int | None) -> None:
-        self._page: mmap.mmap | None = None
+    def __init__(self, page: mmap.mmap | None) -> None:
+        self._page = page
         self._call_id = 0
         self._finished = 0
-        if fd is not None:
-            self._page = mmap.mmap(fd, PAGE_BYTES)
-            os.close(fd)
 
     def read(self, call_id: int) -> None:
         """The call was read; unpickling it may run code of its author's."""

@@ -13,10 +13,12 @@ from tunewire.runtime.channel import Channel
 from tunewire.runtime.claim import Claim
 from tunewire.runtime.execute import Executor, flush_output, note_own_modules
 from tunewire.runtime.interrupt import Interrupts
+from tunewire.runtime.memory import has_lane, map_memory
 from tunewire.runtime.recorder import Recorder
 from tunewire.version import __version__
 from tunewire.wire.exceptions import capture
 from tunewire.wire.frames import DEFAULT_MAX_FRAME_BYTES
+from tunewire.wire.lane import BULK
 from tunewire.wire.messages import (
     Call,
     Failure,
@@ -36,17 +38,24 @@ _CAPABILITIES = ("interrupt",)
 def serve(claim: Claim) -> int:
     """Serve until the parent closes its side; the exit code."""
     note_own_modules()
+    memory = map_memory(claim.memory_fd)
     channel = Channel(claim.read_fd, claim.write_fd, DEFAULT_MAX_FRAME_BYTES)
     hello = Hello(
-        tunewire=__version__, python=platform.python_version(), pid=os.getpid(), capabilities=_CAPABILITIES
+        tunewire=__version__,
+        python=platform.python_version(),
+        pid=os.getpid(),
+        capabilities=(*_CAPABILITIES, *([BULK] if has_lane(memory) else [])),
     )
     try:
         channel.write([claim.cookie, *pack_message(hello)[0]])
         frame = channel.read()
         if frame is None:
             return 0
-        _settle_in(channel, expect(frame, Welcome))
-        _serve_calls(channel, Recorder(claim.recorder_fd))
+        welcome = expect(frame, Welcome)
+        if BULK in welcome.capabilities:
+            channel.memory = memory
+        _settle_in(channel, welcome)
+        _serve_calls(channel, Recorder(memory))
     except (BrokenPipeError, TruncatedFrame):
         # The parent has gone, or has given this process up: nobody is left to tell.
         return 0
@@ -78,9 +87,12 @@ def _serve_calls(channel: Channel, recorder: Recorder) -> None:
             continue  # for a call that is over
         if not isinstance(message, Call):
             raise WireError(reason=f"Call expected, {type(message).__name__} came")
-        recorder.read(frame.call_id)
-        announcer.begin(frame.call_id, message)
-        reply = executor.execute(frame, message, announcer, recorder.begin)
+        call_id, buffers = frame.call_id, list(frame.buffers)
+        # Nothing here refers to what came any more when the reply is written: see BulkLane.send.
+        del frame
+        recorder.read(call_id)
+        announcer.begin(call_id, message)
+        reply = executor.execute(call_id, buffers, message, announcer, recorder.begin)
         announcer.end()
         recorder.finish()
         channel.write(reply)

@@ -263,7 +263,7 @@ class _Executor(Executor):
 
     def _round(self, frame: Frame, call: Call, teller: Teller) -> list[Buffer]:
         with self._inside():
-            reply = self.execute(frame, call, teller)
+            reply = self.execute(frame.call_id, list(frame.buffers), call, teller)
         if self._exit is not None:
             raise self._exit
         return reply

@@ -17,35 +17,39 @@ from tunewire.errors import EndpointClosed, TruncatedFrame
 from tunewire.wire.frames import (
     HEADER_BYTES,
     JOIN_BYTES,
+    SHARED,
     Buffer,
     Frame,
     Header,
+    SharedBuffers,
     parse_header,
     parse_table,
     split_body,
 )
 
 
-def parts_of(header: Header) -> Generator[int, bytearray, Frame]:
+def parts_of(header: Header, shared: SharedBuffers | None) -> Generator[int, bytearray, Frame]:
     """The rest of a frame, part by part: asks for so many bytes, is sent them, and returns the frame. WireError if its
     lengths do not agree with each other."""
     if header.length <= JOIN_BYTES:
-        return split_body(header, (yield header.length))
-    message_bytes, sizes = parse_table(header, (yield header.table_bytes))
-    message = yield message_bytes
+        return split_body(header, (yield header.length), shared)
+    table = parse_table(header, (yield header.table_bytes))
+    message = yield table.message_bytes
     buffers: list[Buffer] = []
-    for size in sizes:
+    for size in table.inline_sizes:
         buffers.append((yield size))
-    return Frame(header.kind, header.codec, header.call_id, message, tuple(buffers))
+    return Frame(
+        header.kind, header.codec, header.call_id, message, table.join(header.codec, buffers, shared)
+    )
 
 
 class _Incomplete:
     """A frame whose end has not come yet: the part that is being filled."""
 
-    def __init__(self, header: Header) -> None:
+    def __init__(self, header: Header, shared: SharedBuffers | None) -> None:
         self.expected = HEADER_BYTES + header.length
         self.received = HEADER_BYTES
-        self._parts = parts_of(header)
+        self._parts = parts_of(header, shared)
         self._part = bytearray(next(self._parts))
         self._filled = 0
 
@@ -80,6 +84,8 @@ class FrameAssembler:
 
     def __init__(self, max_frame_bytes: int) -> None:
         self.max_frame_bytes = max_frame_bytes
+        #: Finds buffers that lie in shared memory; without it no frame may have any.
+        self.shared: SharedBuffers | None = None
         self._head = b""
         self._incomplete: _Incomplete | None = None
 
@@ -91,13 +97,17 @@ class FrameAssembler:
         elif self._head:
             data, self._head = self._head + data, b""
         while (left := len(data) - start) >= HEADER_BYTES:
-            header = parse_header(data[start : start + HEADER_BYTES], max_frame_bytes=self.max_frame_bytes)
+            header = parse_header(
+                data[start : start + HEADER_BYTES],
+                max_frame_bytes=self.max_frame_bytes,
+                flags=0 if self.shared is None else SHARED,
+            )
             start += HEADER_BYTES
             if header.length <= JOIN_BYTES and header.length <= left - HEADER_BYTES:
-                frames.append(split_body(header, data[start : start + header.length]))
+                frames.append(split_body(header, data[start : start + header.length], self.shared))
                 start += header.length
             else:
-                start = self._go_on(_Incomplete(header), data, start, frames)
+                start = self._go_on(_Incomplete(header, self.shared), data, start, frames)
         if start < len(data):
             self._head = data[start:]
 
