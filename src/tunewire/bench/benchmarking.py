@@ -78,7 +78,10 @@ async def benchmark(
         samples=samples,
         check=check,
     )
-    return outcome.unwrap()
+    try:
+        return outcome.unwrap()
+    finally:
+        del outcome  # see Outcome.unwrap
 
 
 async def benchmark_outcome(

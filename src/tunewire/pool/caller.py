@@ -175,7 +175,10 @@ class BaseCaller(ABC):
                 ladder=ladder,
             ),
         )
-        return outcome.unwrap()
+        try:
+            return outcome.unwrap()
+        finally:
+            del outcome  # see Outcome.unwrap
 
     @overload
     async def run(

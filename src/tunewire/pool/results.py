@@ -215,4 +215,7 @@ class MapResults(_Map, Generic[T]):
         outcome: Outcome[T] = await self._next_outcome()
         if not outcome.ok:
             self._stop()
-        return outcome.unwrap()
+        try:
+            return outcome.unwrap()
+        finally:
+            del outcome  # see Outcome.unwrap

@@ -574,7 +574,8 @@ class WorkerDriver:
                 await process.wait()
             self._hold_postmortem(process)
             process.close()
-        self._process = self.pid = None
+        # What died is nobody's any more: an error's traceback may refer to the caller's frames, and to all that they hold.
+        self._loss = self._process = self.pid = None
         self._post(Gone())
 
     def _may_have_begun(self) -> bool:

@@ -65,5 +65,10 @@ class Outcome(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     def unwrap(self) -> T:
         """The value of a call that completed; else its error is raised."""
         if self.error is not None:
-            raise self.error
+            try:
+                raise self.error
+            finally:
+                # The error's traceback refers to this frame, and to all frames above it with what they hold: if one of
+                # them referred to the error, all that would wait for the garbage collector.
+                del self
         return self.value  # type: ignore[return-value]  # a completed call has the value that it returned
