@@ -294,6 +294,7 @@ class Connection:
         self._read_transport = read_transport
         self._transport = write_transport
         self._write_side = write_side
+        self._refers = not isinstance(write_transport, asyncio.WriteTransport)
         self._loop = asyncio.get_running_loop()
         self._held: list[Buffer] = []
         self._held_bytes = 0
@@ -443,7 +444,8 @@ class Connection:
                 continue
             self._transport.write(b"".join(small))
             small.clear()
-            self._transport.write(part)
+            # uvloop refers to what it has not written, which may be an array that changes; asyncio copies it.
+            self._transport.write(bytes(part) if self._refers else part)
         if small:
             self._transport.write(b"".join(small) if len(small) > 1 else small[0])
 

@@ -1,6 +1,6 @@
 """How a user's value becomes buffers, and comes back.
 
-Three codecs: msgspec (msgpack of plain data and Structs: the only one that is safe to read from a child that is
+Three codecs: msgspec (msgpack of plain data, Structs and arrays of numbers: the only one that is safe to read from a child that is
 not trusted), pickle protocol 5, and cloudpickle, which writes functions and classes that cannot be imported
 elsewhere by value. Reading the last two is the same `pickle.loads`; a child never imports cloudpickle until a
 pickle asks for it.
@@ -28,6 +28,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from tunewire.errors import DecodeError, EncodeError
+from tunewire.wire.arrays import put_back, take_out
 from tunewire.wire.frames import MAX_BUFFERS, Buffer
 from tunewire.wire.unpicklable import locate
 
@@ -103,11 +104,14 @@ def encode_pickle(value: object, *, what: str) -> tuple[Codec, list[Buffer]]:
 
 
 def encode_msgspec(value: object, *, what: str) -> tuple[Codec, list[Buffer]]:
-    """`value` as one msgpack buffer; EncodeError if it is not made of msgspec's types."""
+    """`value` as a msgpack buffer, and one for each of its arrays; EncodeError if it is not made of msgspec's types and
+    arrays of plain numbers."""
+    buffers: list[Buffer] = [b""]
     try:
-        return Codec.MSGSPEC, [msgspec.msgpack.encode(value)]
+        buffers[0] = msgspec.msgpack.encode(value, enc_hook=take_out(buffers))
+        return Codec.MSGSPEC, buffers
     except Exception as error:  # a Struct's property or hook may raise anything
-        path = locate(value, msgspec.msgpack.encode)
+        path = locate(value, lambda part: msgspec.msgpack.encode(part, enc_hook=take_out([b""])))
         raise EncodeError(what=what, path=path, reason=str(error)) from error
 
 
@@ -164,11 +168,12 @@ def decode_pickle(buffers: Sequence[Buffer], *, what: str, returning: bool = Fal
 
 
 def decode_msgspec(buffers: Sequence[Buffer], *, what: str, type: type[T] | Any = Any) -> Any:
-    """The value of a msgpack buffer, checked against `type`. Safe for bytes from anyone."""
-    if len(buffers) != 1:
-        raise DecodeError(what=what, reason=f"one buffer expected, {len(buffers)} came")
+    """The value of a msgpack buffer, checked against `type`, with the arrays that lie in the others. Safe for bytes from
+    anyone."""
+    if not buffers:
+        raise DecodeError(what=what, reason="no value came with it")
     try:
-        return msgspec.msgpack.decode(buffers[0], type=type)
+        return msgspec.msgpack.decode(buffers[0], type=type, ext_hook=put_back(buffers))
     except msgspec.ValidationError as error:
         reason, _, path = str(error).partition(" - at ")
         raise DecodeError(what=what, path=path.strip("`"), reason=reason) from error
