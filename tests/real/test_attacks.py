@@ -539,7 +539,7 @@ async def main():
 asyncio.run(main())
 """
     parent = await ParentEndpoint.spawn([sys.executable, "-c", source])
-    sending = asyncio.create_task(parent.send(b"x" * 5_000_000))
+    sending = asyncio.create_task(parent.send([np.zeros(100_000, np.uint8) for _ in range(50)]))
     await asyncio.sleep(0)
     await parent.aclose()
     with pytest.raises(EndpointClosed):

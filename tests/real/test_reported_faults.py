@@ -480,7 +480,7 @@ def bytes_waiting_in_pipes():
 
 
 def die_in_mid_reply():
-    """More is in a pipe than a header has, and the body does not fit into any."""
+    """More is in a pipe than a header has, and the body does not fit into any; no part of it is for shared memory."""
 
     def watch():
         while bytes_waiting_in_pipes() < 4096:
@@ -488,7 +488,7 @@ def die_in_mid_reply():
         os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=watch, daemon=True).start()
-    return bytes(64 << 20)
+    return [np.zeros(100_000, np.uint8) for _ in range(640)]
 
 
 @pytest.mark.asyncio
@@ -514,7 +514,7 @@ async def die_repeatedly(pool, times):
 @pytest.mark.asyncio
 async def test_a_worker_that_dies_while_it_reads_a_call_has_not_begun_it():
     """It is stopped with most of the call still on its way, and then killed."""
-    payload = bytes(64 << 20)
+    payload = [np.zeros(100_000, np.uint8) for _ in range(640)]  # none of them is for shared memory
     async with Worker() as worker:
         pid = await worker.call(os.getpid)
         os.kill(pid, signal.SIGSTOP)

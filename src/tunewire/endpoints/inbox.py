@@ -20,7 +20,8 @@ class FrameQueue(Generic[T]):
         self._decode = decode
         self._taken = taken
         self._frames: deque[Frame] = deque()
-        self._end: BaseException | None = None
+        self._has_ended = False
+        self._error: BaseException | None = None
         self._news: asyncio.Future[None] | None = None
 
     def put(self, frame: Frame) -> None:
@@ -30,8 +31,8 @@ class FrameQueue(Generic[T]):
 
     def finish(self, error: BaseException | None = None) -> None:
         """No more will come; when what has come is read, the reader is told so, or sees `error`."""
-        if self._end is None:
-            self._end = StopAsyncIteration() if error is None else error
+        if not self._has_ended:
+            self._has_ended, self._error = True, error
             self._wake()
 
     def drop(self) -> None:
@@ -41,8 +42,11 @@ class FrameQueue(Generic[T]):
     async def get(self) -> T:
         """The next one; StopAsyncIteration at the end. Cancelling loses none."""
         while not self._frames:
-            if self._end is not None:
-                raise self._end.with_traceback(None)
+            if self._has_ended:
+                if self._error is not None:
+                    raise self._error.with_traceback(None)
+                # Made anew each time: one that is kept would keep, by its traceback, its reader's frame and all in it.
+                raise StopAsyncIteration
             self._news = asyncio.get_running_loop().create_future()
             try:
                 await self._news
