@@ -7,13 +7,14 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tunewire import Pool
-from tunewire.errors import WireError, WorkerCrashed
+from tunewire import Pool, Service, connect, method
+from tunewire.errors import DecodeError, WireError, WorkerCrashed
 
 SIZE = 3 << 20
 
@@ -170,6 +171,45 @@ async def test_large_bytes_of_a_child_that_is_not_trusted_are_copied():
     async with Pool(1, results="msgspec") as pool:
         result = await pool.call(echo, array().tobytes(), result_type=bytes)
         assert result == array().tobytes()
+
+
+async def test_an_array_of_a_child_that_is_not_trusted_is_the_callers_alone():
+    async with Pool(1, results="msgspec") as pool:
+        result = await pool.call(keeps, array(), result_type=np.ndarray)
+        assert not is_shared(result)
+        assert await pool.call(changes_what_was_kept) == 1
+        np.testing.assert_array_equal(result, array())
+        with pytest.raises(DecodeError, match="ndarray"):
+            await pool.call(len, [1], result_type=np.ndarray)
+
+
+class Images(Service):
+    @method
+    async def brighter(self, image: np.ndarray, by: int) -> np.ndarray: ...
+
+    @method
+    async def halves(self, images: AsyncIterator[np.ndarray]) -> AsyncIterator[np.ndarray]: ...
+
+
+class ImagesHere(Images):
+    async def brighter(self, image, by):
+        image += by
+        return image
+
+    async def halves(self, images):
+        async for image in images:
+            yield image[: len(image) // 2]
+            yield image[len(image) // 2 :]
+
+
+async def test_a_services_arrays_travel_so_too():
+    async with connect(Images, implementation=ImagesHere) as images:
+        image = array() // 2
+        np.testing.assert_array_equal(await images.brighter(image, 3), image + 3)
+        np.testing.assert_array_equal(image, array() // 2)
+        halves = [half async for half in images.halves(array(seed) for seed in range(20))]
+        for seed in range(20):
+            np.testing.assert_array_equal(np.concatenate(halves[2 * seed : 2 * seed + 2]), array(seed))
 
 
 def sends_a_place(offset, size):

@@ -1,12 +1,18 @@
 """Who may use which part of a half: no two regions overlap, and none is used again while either side refers to it."""
 
+import mmap
+import struct
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tunewire.errors import WireError
-from tunewire.wire.frames import INLINE
-from tunewire.wire.lane import SLOTS, Regions, place, split_place
+from tunewire.runtime.bulk import BulkLane
+from tunewire.wire.assembly import FrameAssembler
+from tunewire.wire.frames import HEADER, INLINE, SHARED, pack
+from tunewire.wire.lane import SLOTS, THRESHOLD_BYTES, Regions, place, split_place
+from tunewire.wire.record import PAGE_BYTES
 
 START, SIZE = 8192, 1 << 20
 
@@ -91,3 +97,37 @@ def test_what_was_handed_over_twice_is_refused_and_what_is_viewed_here_is_kept()
     assert regions.take(10).start != region.start
     regions.let_go(region)
     assert regions.take(10).start == region.start
+
+
+PLACES = st.one_of(
+    st.just(INLINE),
+    st.integers(0, (1 << 64) - 1),
+    st.builds(place, st.integers(0, 2 * SLOTS), st.integers(0, PAGE_BYTES + 3 * SIZE)),
+)
+
+
+@settings(max_examples=500)
+@given(
+    kind=st.sampled_from([1, 2, 3]),
+    table=st.lists(st.tuples(st.one_of(st.integers(0, 100), st.integers(0, 1 << 64)), PLACES), max_size=5),
+    given_to_it=st.integers(0, 3),
+)
+def test_any_place_is_in_what_the_peer_may_name_or_a_wire_error(kind, table, given_to_it):
+    with mmap.mmap(-1, PAGE_BYTES + 2 * SIZE) as memory:
+        lane = BulkLane(memory, is_parent=True)
+        for _ in range(given_to_it):
+            lane.send(pack(4, b"\x91\x04", buffers=[bytes(THRESHOLD_BYTES)])[0])
+        table = [(size & (1 << 64) - 1, at) for size, at in table]
+        body = struct.pack(f"<{2 * len(table)}Q", *(field for pair in table for field in pair))
+        body += b"\x91\x04" + bytes(min(sum(size for size, at in table if at == INLINE), 1000))
+        data = HEADER.pack(b"tw", 1, 4, kind, SHARED, len(table), 7, len(body)) + body
+        frames, assembler = [], FrameAssembler(1 << 30)
+        assembler.shared = lane
+        try:
+            assembler.feed(data, frames)
+        except WireError:
+            return
+        for frame in frames:
+            assert [len(buffer) for buffer in frame.buffers] == [size for size, _ in table]
+            assert all(bytes(buffer).count(0) == len(buffer) for buffer in frame.buffers)
+        del frames, frame

@@ -160,13 +160,13 @@ class BulkLane:
 
     def _find(self, slot: int, offset: int, size: int) -> tuple[int, int, Region | None]:
         """Number, offset, and the region, if it is one of ours."""
+        if size == 0:
+            raise WireError(reason="a buffer of no bytes has a place in shared memory")
         if slot < SLOTS and self._theirs <= offset and offset + size <= self._theirs + self._half:
             return slot, offset, None
         return slot, offset, self._regions.theirs(slot, offset, size)
 
     def _view(self, slot: int, offset: int, size: int, region: Region | None) -> memoryview:
-        if size == 0:
-            raise WireError(reason="a buffer of no bytes has a place in shared memory")
         exporter = (ctypes.c_char * size).from_buffer(self._memory, offset)
         if region is None:
             self._watch(exporter, slot, offset, size)

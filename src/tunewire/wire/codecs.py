@@ -1,8 +1,8 @@
 """How a user's value becomes buffers, and comes back.
 
-Three codecs: msgspec (msgpack of plain data, Structs and arrays of numbers: the only one that is safe to read from a child that is
-not trusted), pickle protocol 5, and cloudpickle, which writes functions and classes that cannot be imported
-elsewhere by value. Reading the last two is the same `pickle.loads`; a child never imports cloudpickle until a
+Three codecs: msgspec (msgpack of plain data, Structs and arrays of numbers: the only one that is safe to read from a
+child that is not trusted), pickle protocol 5, and cloudpickle, which writes functions and classes that cannot be
+imported elsewhere by value. Reading the last two is the same `pickle.loads`; a child never imports cloudpickle until a
 pickle asks for it.
 
 When is cloudpickle needed? Plain pickle is some ten times faster, so it is tried first. It fails by itself on
@@ -109,10 +109,10 @@ def encode_msgspec(value: object, *, what: str) -> tuple[Codec, list[Buffer]]:
     buffers: list[Buffer] = [b""]
     try:
         buffers[0] = msgspec.msgpack.encode(value, enc_hook=take_out(buffers))
-        return Codec.MSGSPEC, buffers
     except Exception as error:  # a Struct's property or hook may raise anything
         path = locate(value, lambda part: msgspec.msgpack.encode(part, enc_hook=take_out([b""])))
         raise EncodeError(what=what, path=path, reason=str(error)) from error
+    return Codec.MSGSPEC, buffers
 
 
 def encode(value: object, codec: Codec, *, what: str) -> tuple[Codec, list[Buffer]]:
