@@ -40,10 +40,10 @@ lint: .venv/dev.stamp ## check style and formatting
 	$(python) -m ruff format --check .
 
 # Decisions are pure, so every line and branch of them can be reached, and is.
-pure := src/tunewire/workers/lifecycle.py,src/tunewire/workers/ladder.py,src/tunewire/workers/limits.py,src/tunewire/workers/recycle.py,src/tunewire/pool/scheduler.py,src/tunewire/services/rules.py,src/tunewire/telemetry/sampling.py
+pure := src/tunewire/workers/lifecycle.py,src/tunewire/workers/ladder.py,src/tunewire/workers/limits.py,src/tunewire/workers/recycle.py,src/tunewire/pool/scheduler.py,src/tunewire/services/rules.py,src/tunewire/wire/lane.py,src/tunewire/telemetry/sampling.py
 
 coverage: .venv/dev.stamp ## check that the pure tables are covered to 100 %
-	$(python) -m coverage run --branch --data-file=.venv/coverage --include='$(pure)' -m pytest -q tests/workers tests/pool tests/services tests/telemetry
+	$(python) -m coverage run --branch --data-file=.venv/coverage --include='$(pure)' -m pytest -q tests/workers tests/pool tests/services tests/telemetry tests/wire
 	$(python) -m coverage report --data-file=.venv/coverage --show-missing --fail-under=100
 
 soak: .venv/dev.stamp ## 100,000 calls with failures among them: nothing lost, nothing left

@@ -384,6 +384,7 @@ COVERED = {
     "P-69": ["test_seeds::test_each_worker_sees_its_own_device_before_its_first_import"],
     "P-71": [
         "test_reported_faults::test_a_large_array_is_in_a_workers_memory_once",
+        "test_bulk::test_memory_is_used_again_however_many_arrays_pass",
         "test_codecs::test_an_array_travels_out_of_band",
         "test_frames::test_a_small_frame_is_one_part_and_a_large_buffer_is_not_copied",
     ],
@@ -438,7 +439,6 @@ OPEN = {
     "P-9": "needs a parent of many gigabytes, and the answer is a figure: one of the benchmarks to come",
     "P-45": "an interrupted cell of a notebook is part of the integrations to come",
     "P-50": "a device is not probed yet before its next process gets work",
-    "P-71": "shared memory for large values is not offered yet",
     "P-80": "a kernel's restart with a pool left over is part of the integrations to come",
 }
 
