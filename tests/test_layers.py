@@ -38,7 +38,7 @@ ALLOWED: Mapping[str, frozenset[str]] = {
     "workers": frozenset({"wire", "endpoints", "runtime"}),
     "devices": frozenset({"wire", "endpoints", "workers"}),
     "services": frozenset({"wire", "endpoints", "runtime.claim", "workers.limits", "devices.masks"}),
-    "telemetry": frozenset({"services", "devices.masks", "workers.limits"}),
+    "telemetry": frozenset({"services", "devices.masks", "workers.limits", "wire.exceptions"}),
     "pool": frozenset({"wire", "endpoints", "runtime", "workers", "devices"}),
     "bench": frozenset({"wire", "runtime", "workers", "devices", "pool.protocol"}),
     "tune": frozenset({"wire", "runtime", "workers", "devices", "pool.protocol", "bench"}),

@@ -548,6 +548,37 @@ async def test_a_provider_that_fails_costs_its_own_readings_and_is_noted_once(ca
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "error",
+    ["SystemExit", "KeyboardInterrupt", "CancelledError", "StopIteration", "Unspeakable", "Undecodable"],
+)
+async def test_whatever_a_provider_raises_the_others_are_read_and_nothing_is_lost(folder, error):
+    providers = [f"telemetry_providers:{name}" for name in ("Ill", "Counting")]
+    env = {"TELEMETRY_TEST_RAISES": error}
+    async with telemetry_to("rows.jsonl", providers=providers, env=env) as telemetry:
+        with telemetry.scope("a"):
+            rows = await some_rows(telemetry, 3)
+        assert [set(row.more) for row in rows] == [{providers[1]}] * 3
+        notes = await telemetry.notes()
+        assert sum(f"Ill: {error}: " in note for note in notes) == 1
+        assert (await telemetry.snapshot("first.jsonl")).notes == notes
+        with telemetry.scope("b"):
+            await some_rows(telemetry)
+    assert len(read_rows("first.jsonl")) >= 3
+    assert read_rows("rows.jsonl")
+
+
+@pytest.mark.asyncio
+async def test_readings_are_the_same_as_they_come_and_in_a_file(folder):
+    name = "telemetry_providers:Odd"
+    async with telemetry_to("rows.jsonl", providers=[name]) as telemetry:
+        with telemetry.scope("a"):
+            (row,) = await some_rows(telemetry)
+    assert row.more[name] == {"\\udcff": 1.0, "nan": None, "more": None, "flag": 1.0}
+    assert row in read_rows("rows.jsonl")
+
+
+@pytest.mark.asyncio
 async def test_a_provider_that_hangs_is_left_out_until_it_answers(tmp_path):
     hangs = tmp_path / "hangs"
     name = "telemetry_providers:Hanging"

@@ -22,6 +22,7 @@ import asyncio
 import contextlib
 import importlib
 import logging
+import math
 import os
 import tempfile
 import time
@@ -33,11 +34,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
+from tunewire.errors import encodable
 from tunewire.telemetry.definition import TelemetryOptions, TelemetryService
 from tunewire.telemetry.model import DeviceReadings, HostReadings, Row, ScopeChanges, Snapshot
 from tunewire.telemetry.providers import Closing, HostProvider, NvmlProvider, Provider, Unavailable
 from tunewire.telemetry.sampling import Sampling
 from tunewire.telemetry.store import Store, line_of, timestamped_name, write_lines
+from tunewire.wire.exceptions import undescribed
 
 P = TypeVar("P", bound=Closing)
 T = TypeVar("T")
@@ -53,12 +56,13 @@ MAX_NOTES = 100
 
 
 class Notes:
-    """What could not be read: each is logged once, and kept."""
+    """What could not be read: each is logged once, and kept. From any thread."""
 
     def __init__(self) -> None:
         self.texts: dict[str, None] = {}
 
     def __call__(self, level: int, text: str) -> None:
+        text = encodable(text)  # a driver, or a provider, may say anything
         if text not in self.texts and len(self.texts) < MAX_NOTES:
             self.texts[text] = None
             logger.log(level, "%s", text)
@@ -80,28 +84,28 @@ class Source(Generic[P]):
         """What `read` makes of the provider; None where that fails or takes too long."""
         if not self._available or (self._reading is not None and not self._reading.done()):
             return None
-        loop = asyncio.get_running_loop()
-        reading = self._reading = loop.run_in_executor(self._thread, self._read, read)
-        reading.add_done_callback(_look_at)
-        await asyncio.wait([reading], timeout=limit)
-        if not reading.done():
-            self._notes(
-                logging.WARNING, f"{self.name} took longer than {limit:g} s, and is left out until it answers"
-            )
-            return None
+        self._reading = asyncio.get_running_loop().run_in_executor(self._thread, self._attempt, read)
+        await asyncio.wait([self._reading], timeout=limit)
+        if self._reading.done():
+            return self._reading.result()
+        self._notes(
+            logging.WARNING, f"{self.name} took longer than {limit:g} s, and is left out until it answers"
+        )
+        return None
+
+    def _attempt(self, read: Callable[[P], Any]) -> Any:
+        """In its thread. Nothing is raised from here: of what a provider may raise, some would end the sampling
+        (SystemExit, CancelledError), and some no future can hold (StopIteration)."""
         try:
-            return reading.result()
+            if self._provider is None:
+                self._provider = self._make()
+            return read(self._provider)
         except Unavailable as error:
             self._available = False
             self._notes(logging.INFO, str(error))
-        except Exception as error:  # noqa: BLE001 — a provider may raise anything; the others are read all the same
-            self._notes(logging.WARNING, f"{self.name}: {type(error).__name__}: {error}")
+        except BaseException as error:  # noqa: BLE001 — a provider may raise anything; the others are read all the same
+            self._notes(logging.WARNING, f"{self.name}: {type(error).__name__}: {undescribed(error).message}")
         return None
-
-    def _read(self, read: Callable[[P], Any]) -> Any:
-        if self._provider is None:
-            self._provider = self._make()
-        return read(self._provider)
 
     async def close(self, limit: float) -> None:
         """Let go of the provider, if it lets itself be."""
@@ -112,12 +116,6 @@ class Source(Generic[P]):
 
 def _close(provider: Closing) -> None:
     provider.close()
-
-
-def _look_at(reading: asyncio.Future[Any]) -> None:
-    """Where its row has gone without it, what it raised is not an error that nobody looked at."""
-    if not reading.cancelled():
-        reading.exception()
 
 
 class Sources:
@@ -153,8 +151,14 @@ def _made(name: str) -> Provider:
 
 
 def _numbers(provider: Provider) -> dict[str, float | None]:
-    """What it reads, as it can be sent."""
-    return {str(name): None if value is None else float(value) for name, value in provider.read().items()}
+    """What it reads, as it can be sent and written."""
+    return {encodable(str(name)): _finite(value) for name, value in provider.read().items()}
+
+
+def _finite(value: float | None) -> float | None:
+    """JSON has neither infinities nor what is no number."""
+    number = None if value is None else float(value)
+    return number if number is not None and math.isfinite(number) else None
 
 
 class Reader:
