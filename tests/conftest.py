@@ -29,6 +29,8 @@ import psutil
 import pytest
 from hypothesis import settings
 
+from opencl_here import opencl_problem
+
 # How long an example takes says something of the machine, nothing of the code.
 settings.register_profile("tunewire", deadline=None)
 settings.load_profile("tunewire")
@@ -47,6 +49,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="run tests with real processes on asyncio, its debug mode and uvloop",
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "needs_opencl: skipped where opencl:0 cannot build a program")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    # Before any fixture: a module's pool would have been opened for nothing.
+    if item.get_closest_marker("needs_opencl") and (problem := opencl_problem()):
+        pytest.skip(problem)
 
 
 def _may_start_processes(fixturedef: pytest.FixtureDef[Any]) -> bool:

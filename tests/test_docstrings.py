@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import tunewire
+from opencl_here import opencl_problem
 
 
 def modules() -> Iterator[ModuleType]:
@@ -38,6 +39,10 @@ def doctests() -> list[doctest.DocTest]:
 
 @pytest.mark.parametrize("test", doctests(), ids=lambda test: test.name)
 def test_an_example_does_what_it_shows(test: doctest.DocTest) -> None:
+    if any('Pool(devices=["opencl:' in example.source for example in test.examples) and (
+        problem := opencl_problem()
+    ):
+        pytest.skip(problem)
     report: list[str] = []
     result = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=report.append)
     assert result.failed == 0, "".join(report)

@@ -161,3 +161,17 @@ def test_the_sentence_names_limit_and_device(cls: type[TunewireError], datum: st
 def test_the_sentence_ends_with_what_to_try(cls: type[TunewireError]) -> None:
     assert str(sample(cls)).endswith(cls.advice)
     assert cls.advice == "" or cls.advice.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("driver", "remedy"),
+    [
+        (None, "apt install pocl-opencl-icd"),
+        ("Portable Computing Language 3.0-rc2", "conda install -c conda-forge pocl"),
+        ("NVIDIA CUDA 580.1", "Repair or update that OpenCL runtime"),
+    ],
+)
+def test_a_broken_compiler_is_told_with_what_helps_its_own_platform(driver: str | None, remedy: str) -> None:
+    error = errors.BrokenCompiler(device="opencl:0", reason="error: unknown target CPU", driver=driver)
+    assert remedy in str(error)
+    assert ("pocl" in str(error)) == ("pocl" in remedy)

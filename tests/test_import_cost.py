@@ -74,6 +74,7 @@ def test_no_public_name_loads_a_library_of_the_work() -> None:
     assert not loaded_after(NAMING) & WORK
 
 
+@pytest.mark.needs_opencl
 def test_the_parent_of_a_benchmark_loads_no_library_of_the_work() -> None:
     assert not loaded_after(BENCHMARK) & WORK
 

@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 
 from code_blocks import CodeBlock, code_blocks
+from opencl_here import opencl_problem
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -49,6 +50,11 @@ def skip_if_exempt(block: CodeBlock) -> None:
         pytest.skip(f"{block} is not run: {block.exemption}")
 
 
+def skip_without_opencl() -> None:
+    if problem := opencl_problem():
+        pytest.skip(problem)
+
+
 @pytest.fixture
 def newcomers_folder(tmp_path: Path) -> Path:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
@@ -73,6 +79,8 @@ def run(command: list[str], folder: Path) -> str:
 @pytest.mark.parametrize("block", of_language("python"), ids=str)
 def test_a_python_block_runs_and_prints_what_is_shown(block: CodeBlock, newcomers_folder: Path) -> None:
     skip_if_exempt(block)
+    if 'devices=["opencl:' in block.code:
+        skip_without_opencl()
     (newcomers_folder / "snippet.py").write_text(block.code)
     printed = run([sys.executable, "snippet.py"], newcomers_folder)
     if block.output is not None:
@@ -102,6 +110,8 @@ def test_a_command_is_there_and_ends_well(block: CodeBlock, command: str, newcom
     if program == "make":
         run(["make", "-n", *arguments], ROOT)
     else:
+        if program == "tunewire" and arguments[0] in ("tune", "bench"):
+            skip_without_opencl()
         assert program in RUNNERS, f"nothing here runs {command!r}; if it cannot be run, say so above it"
         run([*RUNNERS[program], *arguments], newcomers_folder)
 

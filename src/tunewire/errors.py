@@ -25,6 +25,7 @@ TunewireError
 ├── InvalidExpression              (ValueError) an expression that is not of the permitted form
 ├── InvalidSpace                   (ValueError) a space that is empty or contradicts itself
 ├── CompileFailed                  (RuntimeError) a compiler refused the source
+├── BrokenCompiler                 (RuntimeError) a device's own compiler can build nothing at all
 ├── WrongResult                    (AssertionError) a kernel ran and computed something else
 └── MissingExtra                   (ImportError) an optional dependency is not installed
 ```
@@ -62,6 +63,16 @@ def encodable(text: str) -> str:
     """
     # Unbound: a subclass of str may have an encode of its own.
     return str.encode(text, "utf-8", "backslashreplace").decode()
+
+
+def compiler_error(log: str) -> str:
+    """The line of a compiler's log that says what is wrong: the first with "error" in it, else the first at all.
+
+    >>> compiler_error("In file included from x:\\nx.h:1: error: no such thing\\n1 error generated.")
+    'x.h:1: error: no such thing'
+    """
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    return next((line for line in lines if "error" in line.lower()), lines[0] if lines else "no log")[:300]
 
 
 def _rebuild(
@@ -575,9 +586,42 @@ class CompileFailed(TunewireError, RuntimeError):
 
     def _sentence(self) -> str:
         who = "the kernel" if self.kernel is None else f"kernel {self.kernel!r}"
-        lines = [line.strip() for line in self.log.splitlines() if line.strip()]
-        first = next((line for line in lines if "error" in line.lower()), lines[0] if lines else "no log")
-        return f"{who} does not compile{_on(self.device)}: {first[:300]}"
+        return f"{who} does not compile{_on(self.device)}: {compiler_error(self.log)}"
+
+
+class BrokenCompiler(TunewireError, RuntimeError):
+    """A device's own compiler cannot build even a trivial program, so no kernel is at fault, and none can be measured
+    there.
+
+    `reason` is what the compiler said, `name` the device's, `driver` its platform and version. PoCL is known for it: a
+    release can only compile for processors that its LLVM knows.
+    """
+
+    device: str
+    reason: str
+    name: str | None
+    driver: str | None
+
+    def __init__(
+        self, *, device: str, reason: str, name: str | None = None, driver: str | None = None
+    ) -> None:
+        super().__init__(device=device, reason=reason, name=name, driver=driver)
+
+    def _sentence(self) -> str:
+        details = ", ".join(each for each in (self.name, self.driver) if each)
+        which = f"{self.device} ({details})" if details else self.device
+        return (
+            f"the compiler of {which} cannot build even a trivial program, so this says nothing about a kernel: "
+            f"{self.reason.rstrip('.')}. {self._remedy()}, and see with `tunewire devices` which devices work."
+        )
+
+    def _remedy(self) -> str:
+        if self.driver is not None and not self.driver.startswith("Portable Computing Language"):
+            return "Repair or update that OpenCL runtime, or install another"
+        return (
+            "Install an OpenCL runtime that knows this processor (Debian, Ubuntu: `apt install pocl-opencl-icd`; "
+            "elsewhere `conda install -c conda-forge pocl`, or its vendor's)"
+        )
 
 
 class WrongResult(TunewireError, AssertionError):

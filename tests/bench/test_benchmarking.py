@@ -72,6 +72,7 @@ async def good(pool: Pool) -> bool:
     return (await benchmark(KERNEL, pool=pool, timeout=60, samples=3)).check == "passed"
 
 
+@pytest.mark.needs_opencl
 @pytest.mark.asyncio
 async def test_a_right_kernel_is_measured_in_another_process(pool: Pool) -> None:
     outcome = await benchmark_outcome(KERNEL, pool=pool, timeout=60, samples=4)
@@ -82,6 +83,7 @@ async def test_a_right_kernel_is_measured_in_another_process(pool: Pool) -> None
     assert sum(measurement.samples_ns) * 1e-9 < outcome.seconds
 
 
+@pytest.mark.needs_opencl
 @pytest.mark.asyncio
 async def test_each_failure_has_its_own_kind_and_the_next_kernel_is_good(pool: Pool) -> None:
     assert await good(pool)
@@ -106,6 +108,7 @@ async def test_each_failure_has_its_own_kind_and_the_next_kernel_is_good(pool: P
     assert await good(pool)
 
 
+@pytest.mark.needs_opencl
 @pytest.mark.asyncio
 async def test_outcomes_hold_what_benchmark_would_raise(pool: Pool) -> None:
     outcome = await benchmark_outcome(KERNEL.bind({"FAILURE": 4}), pool=pool, timeout=60)
@@ -120,6 +123,7 @@ def endless() -> None:
         time.sleep(1)
 
 
+@pytest.mark.needs_opencl
 @pytest.mark.asyncio
 async def test_a_limit_names_the_stage_that_was_too_slow(pool: Pool) -> None:
     with pytest.raises(CallTimeout) as late:
@@ -137,6 +141,7 @@ async def test_a_limit_names_the_stage_that_was_too_slow(pool: Pool) -> None:
     assert (late.value.phase, late.value.limit) == ("check", 0.3)
 
 
+@pytest.mark.needs_opencl
 @pytest.mark.asyncio
 async def test_a_compilation_that_takes_too_long_is_told_from_a_slow_kernel(pool: Pool) -> None:
     assert await good(pool)  # so that the library's import is not in the limit
@@ -152,6 +157,7 @@ async def test_a_compilation_that_takes_too_long_is_told_from_a_slow_kernel(pool
     assert await good(pool)
 
 
+@pytest.mark.needs_opencl
 @pytest.mark.asyncio
 async def test_cancelling_ends_the_kernel_and_frees_its_device(pool: Pool, tmp_path: Path) -> None:
     begun = tmp_path / "begun"
@@ -216,6 +222,7 @@ async def test_a_kernel_on_a_device_of_another_language_is_refused(pool: Pool) -
         await benchmark(KERNEL, pool=pool, device="cpu")
 
 
+@pytest.mark.needs_opencl
 @pytest.mark.asyncio
 async def test_results_may_be_plain_data() -> None:
     async with Pool(devices=[DEVICE], results="msgspec") as pool:

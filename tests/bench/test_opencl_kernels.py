@@ -13,7 +13,7 @@ from tunewire import Pool
 from tunewire.bench import Array, Measurement, RawKernel, Scalar, Work, benchmark
 from tunewire.errors import CompileFailed, InvalidKernel, NoSuchDevice, WrongResult
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.needs_opencl]
 
 DEVICE = "opencl:0"
 N = 1000

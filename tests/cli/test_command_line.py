@@ -134,6 +134,7 @@ def test_bad_arguments_are_one_line_and_exit_code_2(
     assert all(word in told for word in words), told
 
 
+@pytest.mark.needs_opencl
 def test_tuning_prints_a_ranking_and_saves_the_result(tmp_path: Path) -> None:
     done = tunewire(
         "tune",
@@ -158,6 +159,7 @@ def test_tuning_prints_a_ranking_and_saves_the_result(tmp_path: Path) -> None:
     assert re.findall(r"url\(http", picture) == []
 
 
+@pytest.mark.needs_opencl
 def test_json_is_the_only_thing_on_stdout_and_is_the_saved_document(tmp_path: Path) -> None:
     file = write(tmp_path, "print('hello from the file')\n" + GOOD)
     saved = tmp_path / "out.json"
@@ -182,6 +184,7 @@ def test_json_is_the_only_thing_on_stdout_and_is_the_saved_document(tmp_path: Pa
     assert "hello from the file" in done.stderr
 
 
+@pytest.mark.needs_opencl
 def test_nothing_measured_is_exit_code_1_and_the_compilers_words_are_shown_as_they_are(
     tmp_path: Path,
 ) -> None:
@@ -193,6 +196,7 @@ def test_nothing_measured_is_exit_code_1_and_the_compilers_words_are_shown_as_th
     assert "No configuration could be measured." in done.stdout
 
 
+@pytest.mark.needs_opencl
 def test_some_failures_are_exit_code_0(tmp_path: Path) -> None:
     text = HEAD + "scaling = Tunable(kernel(defines={}), Space({'WORK': [1], 'FACTOR': [3, 2]}))\n"
     done = tunewire("tune", write(tmp_path, text))
@@ -201,6 +205,7 @@ def test_some_failures_are_exit_code_0(tmp_path: Path) -> None:
     assert "The first configuration failed (wrong result)" in done.stdout
 
 
+@pytest.mark.needs_opencl
 def test_a_file_may_import_its_neighbours_and_use_its_own_functions_in_workers(tmp_path: Path) -> None:
     write(tmp_path, "FACTOR = 2\n", "neighbour.py")
     text = GOOD.replace("return 2 * x", "import neighbour\n    return neighbour.FACTOR * helped(x)")
@@ -212,6 +217,7 @@ def test_a_file_may_import_its_neighbours_and_use_its_own_functions_in_workers(t
     assert "3 of 3" in done.stdout
 
 
+@pytest.mark.needs_opencl
 def test_one_of_several_tunables_is_named(tmp_path: Path) -> None:
     text = GOOD + "other = Tunable(kernel(name='another'), Space({'WORK': [1]}))\nalias = other\n"
     done = tunewire("tune", write(tmp_path, text) + ":other")
@@ -219,6 +225,7 @@ def test_one_of_several_tunables_is_named(tmp_path: Path) -> None:
     assert "another (opencl)" in done.stdout
 
 
+@pytest.mark.needs_opencl
 def test_on_a_terminal_progress_is_drawn_in_place(tmp_path: Path) -> None:
     file = write(tmp_path, GOOD)
     ours, theirs = pty.openpty()
@@ -245,6 +252,7 @@ def test_on_a_terminal_progress_is_drawn_in_place(tmp_path: Path) -> None:
     assert "\x1b" not in printed
 
 
+@pytest.mark.needs_opencl
 def test_bench_measures_the_default_configuration_but_for_what_is_set(tmp_path: Path) -> None:
     file = write(tmp_path, GOOD)
     plain = tunewire("bench", file, "--set", "WORK=4")
@@ -258,12 +266,14 @@ def test_bench_measures_the_default_configuration_but_for_what_is_set(tmp_path: 
     assert document["measurement"]["check"] == "passed"
 
 
+@pytest.mark.needs_opencl
 def test_bench_takes_a_kernel_without_a_space(tmp_path: Path) -> None:
     done = tunewire("bench", write(tmp_path, HEAD + "scaling = kernel(defines={'FACTOR': 2, 'WORK': 2})\n"))
     assert done.returncode == 0, done.stderr
     assert "scaling (opencl) on opencl:0" in done.stdout
 
 
+@pytest.mark.needs_opencl
 def test_a_kernel_that_fails_its_bench_is_exit_code_1_and_one_line(tmp_path: Path) -> None:
     file = write(tmp_path, HEAD + "scaling = kernel(defines={'FACTOR': 3, 'WORK': 2})\n")
     done = tunewire("bench", file, "--json")

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from opencl_here import opencl_problem
+from tunewire import Pool
 from tunewire.devices import Device, Discovery, discover
 
 NOTHING = "raise ImportError('not here')\n"
@@ -47,12 +49,37 @@ def getDeviceProperties(number):
 """
 
 OPENCL = """
+import os, signal, time
+
 class Error(Exception):
     pass
 
+class CompilerWarning(UserWarning):
+    pass
+
+class program_build_info:
+    LOG = 1
+
+class Context:
+    def __init__(self, devices):
+        pass
+
+class Program:
+    def __init__(self, context, source):
+        pass
+
+    def build(self, options, devices):
+        if devices[0].number in BROKEN:
+            exec(BROKEN[devices[0].number])
+
+    def get_build_info(self, device, which):
+        return LOG
+
+BROKEN, LOG = {}, ""
+
 class Device:
-    def __init__(self, platform):
-        self.platform = platform
+    def __init__(self, platform, number):
+        self.platform, self.number = platform, number
 
     name, vendor, global_mem_size, max_compute_units, driver_version = "a device", "a vendor", 1024, 4, "1.0"
 
@@ -63,7 +90,7 @@ class Platform:
     def get_devices(self):
         if self.count is None:
             raise Error("clGetDeviceIDs failed: DEVICE_NOT_FOUND")
-        return [Device(self)] * self.count
+        return [Device(self, f"{self.name} {n}") for n in range(self.count)]
 
 def get_platforms():
     return [Platform("first", 2), Platform("broken", None), Platform("last", 1)]
@@ -105,6 +132,7 @@ async def test_this_machine_has_a_cpu_and_pocl() -> None:
     assert 1 <= cpu.compute_units <= (os.cpu_count() or 1)
     assert (opencl.id, opencl.kind) == ("opencl:0", "opencl")
     assert opencl.driver
+    assert (opencl.problem is None) == (opencl_problem() is None)
     assert "opencl" not in problems(discovery)
 
 
@@ -174,6 +202,49 @@ async def test_opencl_devices_are_numbered_over_all_platforms_and_a_broken_one_i
     assert discovery.devices[3].driver == "last 1.0"
     assert "'broken'" in problems(discovery)["opencl"]
     assert "DEVICE_NOT_FOUND" in problems(discovery)["opencl"]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("fails", "log", "says"),
+    [
+        ("raise Error('it failed')", "In file x:\nerror: no such CPU\n", "error: no such CPU"),
+        ("raise Error('no compiler')", "", "no compiler"),
+        (
+            "os.kill(os.getpid(), signal.SIGSEGV)",
+            "",
+            "the process that built a trivial program was ended by SIGSEGV",
+        ),
+        ("os._exit(3)", "", "the process that built a trivial program exited with code 3"),
+    ],
+)
+async def test_a_compiler_that_builds_nothing_is_its_own_devices_problem(
+    tmp_path: Path, fails: str, log: str, says: str
+) -> None:
+    broken = {"first 0": fails, "first 1": "raise Error('another')" if not log else fails}
+    simulated = f"{OPENCL}\nBROKEN, LOG = {broken!r}, {log!r}\n"
+    discovery = await discover(environ=vendors(tmp_path, opencl=simulated))
+    assert ids(discovery) == ["cpu", "opencl:0", "opencl:1", "opencl:2"]
+    assert [device.problem for device in discovery.devices] == [None, says, says if log else "another", None]
+
+
+@pytest.mark.asyncio
+async def test_a_compiler_that_hangs_costs_no_device_that_was_found(tmp_path: Path) -> None:
+    simulated = f"{OPENCL}\nBROKEN = {{'first 1': 'time.sleep(600)'}}\n"
+    discovery = await discover(timeout=2.0, environ=vendors(tmp_path, opencl=simulated))
+    late = "building a trivial program took longer than 2 s and was ended"
+    assert [device.problem for device in discovery.devices] == [None, None, late, None]
+
+
+@pytest.mark.asyncio
+async def test_what_is_taken_by_default_is_what_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulated = f"{OPENCL}\nBROKEN, LOG = {{'first 0': \"raise Error('no')\"}}, 'error: no such CPU'\n"
+    for name, value in vendors(tmp_path, opencl=simulated).items():
+        monkeypatch.setenv(name, value)
+    async with Pool(devices="auto") as pool:
+        assert pool.devices == ("opencl:1", "opencl:2")
 
 
 @pytest.mark.asyncio

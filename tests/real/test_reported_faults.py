@@ -7,7 +7,6 @@ import asyncio
 import ctypes
 import fcntl
 import functools
-import importlib.util
 import os
 import resource
 import signal
@@ -732,7 +731,7 @@ def test_a_worker_outlives_the_thread_that_started_it():
     assert pids[0] == pids[1]
 
 
-@pytest.mark.skipif(importlib.util.find_spec("pyopencl") is None, reason="pyopencl is not installed")
+@pytest.mark.needs_opencl
 def test_a_parent_that_has_used_its_device_has_workers_that_can_use_it_too():
     """A context is not inherited, since a worker is no fork of the parent."""
     printed = run_script(

@@ -46,6 +46,7 @@ def test_the_space_is_as_the_example_says(tunable: Tunable) -> None:
         assert len(of_variant(tunable, planted)) == 1
 
 
+@pytest.mark.needs_opencl
 @pytest.mark.asyncio
 async def test_every_mistake_costs_itself_alone_and_is_told_as_what_it_is(
     tunable: Tunable, tmp_path: Path

@@ -13,6 +13,7 @@ import pytest
 from trials import measured
 from tunewire.bench import Measurement, RawKernel
 from tunewire.errors import (
+    BrokenCompiler,
     CallTimeout,
     CompileFailed,
     InvalidKernel,
@@ -293,7 +294,13 @@ async def test_leaving_can_itself_be_cancelled_and_nothing_is_left() -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [PoolClosed(), MissingExtra(package="pyopencl", extra="opencl"), NoSuchDevice(device="opencl:0")]
+    "error",
+    [
+        PoolClosed(),
+        MissingExtra(package="pyopencl", extra="opencl"),
+        NoSuchDevice(device="opencl:0"),
+        BrokenCompiler(device="opencl:0", reason="error: unknown target CPU"),
+    ],
 )
 @pytest.mark.asyncio
 async def test_what_says_nothing_about_a_configuration_ends_the_run_with_its_error(error: Exception) -> None:

@@ -6,7 +6,7 @@ import subprocess
 import msgspec
 import pytest
 
-from tunewire.errors import CompileFailed, RemoteError, RemoteTraceback, WrongResult
+from tunewire.errors import BrokenCompiler, CompileFailed, RemoteError, RemoteTraceback, WrongResult
 from tunewire.wire.exceptions import ExceptionData, capture, rebuild
 
 
@@ -48,6 +48,7 @@ def through_the_wire(error: BaseException, *, trusted: bool) -> Exception:
         ValueError("a", 1, None),
         OSError(2, "gone"),
         CompileFailed(log="error: x", kernel="k", device="opencl:0", options=("-DX=1",)),
+        BrokenCompiler(device="opencl:0", reason="error: unknown target CPU", name="a CPU"),
         WrongResult(
             argument="c", mismatched=1, total=4, worst_absolute=1.0, worst_relative=0.5, rtol=1e-5, atol=0.0
         ),

@@ -53,9 +53,10 @@ async def benchmark(
 
     Cancelling ends the measurement, and with it the worker's process; the device is free when that is gone.
 
-    Raises what went wrong: CompileFailed, WrongResult, InvalidKernel, CallTimeout (its `phase` is the stage:
-    compile, check or run), WorkerCrashed, DeviceFault, MemoryError, NoSuchDevice, MissingExtra, EncodeError
-    for a callable that cannot be sent, and whatever a callable or reference raises itself.
+    Raises what went wrong: CompileFailed, or BrokenCompiler where the device can build nothing at all; WrongResult,
+    InvalidKernel, CallTimeout (its `phase` is the stage: compile, check or run), WorkerCrashed, DeviceFault, MemoryError,
+    NoSuchDevice, MissingExtra, EncodeError for a callable that cannot be sent, and whatever a callable or reference raises
+    itself.
 
     >>> import asyncio
     >>> from tunewire import Pool

@@ -89,7 +89,8 @@ class Backend(Protocol):
         """Whether `compile` does anything; else a measurement has no compile time."""
 
     def compile(self) -> None:
-        """Build the candidate and load it. CompileFailed with the compiler's log."""
+        """Build the candidate and load it. CompileFailed with the compiler's log;
+        BrokenCompiler where that is not the candidate's doing."""
 
     def unload(self) -> None:
         """Undo `compile`."""

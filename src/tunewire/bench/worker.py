@@ -41,8 +41,8 @@ def callable_title(function: Callable[..., Any]) -> str:
 def measure_kernel(kernel: RawKernel, device: str, plan: Plan) -> Measurement:
     """Compile, check and measure a bound kernel in this process.
 
-    CompileFailed, WrongResult, DeviceFault, MemoryError, MissingExtra, NoSuchDevice; InvalidKernel for what
-    the device refuses; and whatever its reference raises.
+    CompileFailed, BrokenCompiler, WrongResult, DeviceFault, MemoryError, MissingExtra, NoSuchDevice; InvalidKernel for
+    what the device refuses; and whatever its reference raises.
     """
     backend = _kernel_backend(kernel, device)
     from tunewire.bench.arguments import prepare

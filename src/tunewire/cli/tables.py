@@ -193,7 +193,7 @@ def _measurement_rows(m: Measurement) -> list[tuple[str, str]]:
 
 
 def devices_report(found: Discovery) -> RenderableType:
-    """The devices that were found, and why others were not."""
+    """The devices that were found, which of them cannot be used, and why others were not found."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for title in ("device", "name", "vendor", "memory", "units", "driver"):
         table.add_column(title, justify="right" if title in ("memory", "units") else "left", overflow="fold")
@@ -206,7 +206,12 @@ def devices_report(found: Discovery) -> RenderableType:
             "" if device.compute_units is None else str(device.compute_units),
             Text(printable(device.driver or "")),
         )
+    broken = [
+        Text.assemble((f"{each.id}: ", "yellow"), printable(f"cannot build any kernel: {each.problem}"))
+        for each in found.devices
+        if each.problem is not None
+    ]
     problems = [
         Text.assemble((f"{each.kind}: ", "yellow"), printable(each.reason)) for each in found.problems
     ]
-    return Group(table, *problems)
+    return Group(table, *broken, *problems)

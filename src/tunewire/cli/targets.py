@@ -9,6 +9,7 @@ import msgspec
 from tunewire.bench import RawKernel
 from tunewire.cli.exits import BadInput
 from tunewire.devices import Device, Discovery, discover
+from tunewire.errors import BrokenCompiler
 
 __all__ = ["Target", "find_target"]
 
@@ -32,15 +33,19 @@ class Target(msgspec.Struct, frozen=True):
 async def find_target(kernels: Sequence[RawKernel], wanted: Sequence[str]) -> Target:
     """The first of `kernels` (one in several languages) that runs on all the devices in `wanted`, or on any there is.
 
-    Without `wanted`: on the first device of the kernel's language and those of the same name, so that times from all of
-    them compare. BadInput where there is none.
+    Without `wanted`: on the first device of the kernel's language that can build something and those of the same name, so
+    that times from all of them compare. BadInput where there is none; BrokenCompiler where there is, and none can build
+    anything, or one in `wanted` cannot.
     """
     found = await discover()
     if wanted:
         return _target_on([_device(name, found) for name in dict.fromkeys(wanted)], kernels)
+    suitable = {each.language: [d for d in found.devices if d.kind == each.language] for each in kernels}
     for kernel in kernels:
-        if suitable := [device for device in found.devices if device.kind == kernel.language]:
-            return Target(kernel, tuple(each for each in suitable if each.name == suitable[0].name))
+        if working := [device for device in suitable[kernel.language] if device.problem is None]:
+            return Target(kernel, tuple(each for each in working if each.name == working[0].name))
+    for devices in suitable.values():
+        _refuse_broken(devices)
     languages = [kernel.language for kernel in kernels]
     problems = "".join(f"; {each.kind}: {each.reason}" for each in found.problems if each.kind in languages)
     raise BadInput(
@@ -51,8 +56,17 @@ async def find_target(kernels: Sequence[RawKernel], wanted: Sequence[str]) -> Ta
 def _target_on(devices: Sequence[Device], kernels: Sequence[RawKernel]) -> Target:
     for kernel in kernels:
         if all(device.kind == kernel.language for device in devices):
+            _refuse_broken(devices)
             return Target(kernel, tuple(devices))
     raise BadInput(f"--device: {_written(kernels)}, which does not run on {_ids(devices)}")
+
+
+def _refuse_broken(devices: Sequence[Device]) -> None:
+    for device in devices:
+        if device.problem is not None:
+            raise BrokenCompiler(
+                device=device.id, reason=device.problem, name=device.name, driver=device.driver
+            )
 
 
 def _device(name: str, found: Discovery) -> Device:

@@ -4,6 +4,9 @@ Each kind is looked for by a short-lived child of its own (`tunewire.devices.pro
 that crashes, hangs or raises costs its own kind, which is then a `Problem`, and nothing else. The child is
 killed at the limit, and when the caller is cancelled. The CPU needs no driver and is always found.
 
+OpenCL's child also has each device build a trivial program. A compiler that crashes there is its device's problem
+alone: another child goes on with the next device. One that hangs until the limit leaves the devices after it unasked.
+
 CUDA devices are numbered as this process may see them. A process sees at most one MIG instance, so where the
 mask names several, each gets a child of its own.
 """
@@ -14,6 +17,7 @@ import asyncio
 import os
 import platform
 from collections.abc import Iterator, Mapping
+from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +26,7 @@ import psutil
 
 from tunewire.devices.identifiers import Kind
 from tunewire.devices.masks import CUDA_MASK, visible_cuda
-from tunewire.devices.model import Device, Discovery, Problem, Report
+from tunewire.devices.model import Build, Device, Discovery, Problem, Report
 from tunewire.endpoints import ParentEndpoint
 from tunewire.endpoints.process import python_command, signal_name
 from tunewire.errors import EndpointClosed, NoSuchDevice, TunewireError
@@ -43,7 +47,8 @@ async def discover(*, timeout: float = 20.0, environ: Mapping[str, str] | None =
     """The devices of this machine that `environ` (this process's environment by default) lets a process see.
 
     Takes as long as the slowest kind, at most `timeout` seconds and the moment that killing takes. What keeps
-    a kind from being looked for is a problem in the result and not an error. Cancelling kills the children.
+    a kind from being looked for is a problem in the result and not an error; so is, of a device, a compiler that
+    can build nothing. Cancelling kills the children.
 
     >>> import asyncio
     >>> asyncio.run(discover()).devices[0].id
@@ -95,20 +100,61 @@ def _numbered(probe: _Probe, report: Report) -> Report:
 
 
 async def _report(probe: _Probe, timeout: float) -> Report:
+    found = _Found()
     try:
         async with asyncio.timeout(timeout):
-            command = python_command("from tunewire.devices.probe import main; main()", probe.kind)
-            child = await ParentEndpoint.spawn(command, env=probe.environ, start_timeout=timeout)
-            async with child:
-                return msgspec.convert(await child.receive(), Report)
+            while not found.complete:
+                await _ask(probe, found, timeout)
     except TimeoutError:
-        return Report(
-            problem=f"looking for {probe.kind} devices took longer than {timeout:g} s and was ended"
-        )
+        late = f"took longer than {timeout:g} s and was ended"
+        if found.report is None:
+            return Report(problem=f"looking for {probe.kind} devices {late}")
+        found.builds.append(f"building a trivial program {late}")
     except EndpointClosed as error:
         return Report(problem=f"the process that looked for {probe.kind} devices {_end(error)}")
     except (TunewireError, msgspec.ValidationError) as error:
         return Report(problem=f"looking for {probe.kind} devices failed: {error}")
+    return found.judged()
+
+
+class _Found:
+    """What one kind's children have told so far."""
+
+    def __init__(self) -> None:
+        self.report: Report | None = None
+        self.builds: list[str | None] = []
+
+    @property
+    def complete(self) -> bool:
+        """Whether every device that can be asked to build something has been."""
+        return self.report is not None and len(self.builds) >= len(self._asked())
+
+    def judged(self) -> Report:
+        """The report, with each device's problem."""
+        assert self.report is not None
+        told = zip_longest(self.report.devices, self.builds[: len(self.report.devices)])
+        devices = tuple(msgspec.structs.replace(device, problem=problem) for device, problem in told)
+        return msgspec.structs.replace(self.report, devices=devices)
+
+    def _asked(self) -> tuple[Device, ...]:
+        assert self.report is not None
+        return tuple(device for device in self.report.devices if device.kind == "opencl")
+
+
+async def _ask(probe: _Probe, found: _Found, timeout: float) -> None:
+    """Start a child, and take what it tells, to its end or to the end of what is asked."""
+    first = str(len(found.builds))
+    command = python_command("from tunewire.devices.probe import main; main()", probe.kind, first)
+    child = await ParentEndpoint.spawn(command, env=probe.environ, start_timeout=timeout)
+    async with child:
+        found.report = msgspec.convert(await child.receive(), Report)
+        while not found.complete:
+            try:
+                build = msgspec.convert(await child.receive(), Build)
+            except EndpointClosed as error:
+                found.builds.append(f"the process that built a trivial program {_end(error)}")
+                return
+            found.builds.append(build.problem)
 
 
 def _end(error: EndpointClosed) -> str:

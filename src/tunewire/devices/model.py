@@ -6,7 +6,7 @@ import msgspec
 
 from tunewire.devices.identifiers import Kind
 
-__all__ = ["Device", "Discovery", "Problem", "Report"]
+__all__ = ["Build", "Device", "Discovery", "Problem", "Report"]
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):
@@ -15,6 +15,9 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     `id` is what a pool or a benchmark is given. `compute_units` are multiprocessors of a GPU, hardware
     threads of a CPU. `compute_capability` is CUDA's, such as "9.0". `uuid` is CUDA's too, in the form in
     which CUDA_VISIBLE_DEVICES takes it.
+
+    `problem` is why an OpenCL device is of no use: what its compiler said of a trivial program, in one line. None where it
+    built that, where it was not asked in time, and for other kinds.
 
     >>> Device(id="cpu", kind="cpu", name="a processor").uuid is None
     True
@@ -29,6 +32,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     driver: str | None = None
     uuid: str | None = None
     compute_capability: str | None = None
+    problem: str | None = None
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,4 +62,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What a probe found, and what kept it from finding more."""
 
     devices: tuple[Device, ...] = ()
+    problem: str | None = None
+
+
+class Build(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a trivial program on one device: None where it was built."""
+
     problem: str | None = None

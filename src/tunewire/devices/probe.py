@@ -1,25 +1,35 @@
-"""`python -m tunewire.devices.probe KIND`: a process that looks for devices of one kind, reports, and ends.
+"""`python -m tunewire.devices.probe KIND [FIRST]`: a process that looks for devices of one kind, reports, and ends.
 
 It exists to be lost. Loading a vendor's driver can crash, hang or leave a context behind, so this happens
 here and never in the process that asks. What it sends is a `Report`; what it cannot send, its exit says.
+
+An OpenCL device may be there and of no use: the compiler is a part of its driver, and PoCL's knows only the
+processors that its LLVM knows (on any newer one, each build ends with "unknown target CPU"). No property of a device
+tells of it, so it is asked to build something. A `Build` follows the report for each device from the FIRST
+on, in order; a compiler that takes this process with it is the one of the first device without a `Build`.
 """
 
 from __future__ import annotations
 
+import os
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import UUID
 
-from tunewire.devices.model import Device, Report
+from tunewire.devices.model import Build, Device, Report
+from tunewire.errors import compiler_error
 
-__all__ = ["cuda", "opencl", "opencl_devices"]
+__all__ = ["build_problem", "cuda", "opencl", "opencl_devices", "opencl_driver"]
 
 # cudaErrorInsufficientDriver, which is also what is said where there is no driver at all, and
 # cudaErrorNoDevice.
 _DRIVER_TOO_OLD_OR_ABSENT = 35
 _NO_DEVICE = 100
 _UUID_BYTES = 16
+#: It writes to memory, so that there is code to be generated.
+_TRIVIAL = "kernel void trivial(global int *x) { x[get_global_id(0)] = 1; }"
 
 
 def opencl_devices() -> tuple[list[Any], list[str]]:
@@ -27,6 +37,8 @@ def opencl_devices() -> tuple[list[Any], list[str]]:
     them; and what is wrong with platforms that have none to show. ImportError where PyOpenCL is not
     installed.
     """
+    # PyOpenCL reads this once, at its import: its own cache leaves a file behind for each build that fails.
+    os.environ.setdefault("PYOPENCL_NO_CACHE", "1")
     import pyopencl as cl
 
     devices: list[Any] = []
@@ -43,6 +55,39 @@ def opencl_devices() -> tuple[list[Any], list[str]]:
     return devices, problems
 
 
+def opencl_driver(device: Any) -> str:
+    """Whose driver a device has, and which version of it."""
+    return f"{device.platform.name} {device.driver_version}"
+
+
+def build_problem(device: Any) -> str | None:
+    """Have `device`, one of PyOpenCL's objects, build a trivial program in a context of its own: None where it does, else
+    the line in which it says why not. Takes what the compiler takes: with PoCL some 0.1 s, and 1 s where nothing of
+    LLVM is in memory.
+    """
+    import pyopencl as cl
+
+    program = None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", cl.CompilerWarning)
+            program = cl.Program(cl.Context([device]), _TRIVIAL)
+            program.build([], devices=[device])
+    except cl.Error as error:
+        log = "" if program is None else _build_log(program, device)
+        return compiler_error(log or str(error))
+    return None
+
+
+def _build_log(program: Any, device: Any) -> str:
+    import pyopencl as cl
+
+    try:
+        return str(program.get_build_info(device, cl.program_build_info.LOG)).strip()
+    except cl.Error:
+        return ""  # a driver without a compiler keeps no log; what it raised says enough
+
+
 def opencl() -> Report:
     """What is known of each OpenCL device."""
     try:
@@ -57,7 +102,7 @@ def opencl() -> Report:
             vendor=device.vendor,
             memory_bytes=device.global_mem_size,
             compute_units=device.max_compute_units,
-            driver=f"{device.platform.name} {device.driver_version}",
+            driver=opencl_driver(device),
         )
         for number, device in enumerate(found)
     )
@@ -119,12 +164,19 @@ def main() -> None:
     """Tell the parent what there is of the kind that the command line names."""
     import asyncio
 
-    asyncio.run(_tell(sys.argv[1]))
+    asyncio.run(_tell(sys.argv[1], int(sys.argv[2])))
 
 
-async def _tell(kind: str) -> None:
+async def _tell(kind: str, first: int) -> None:
     # A worker, which asks for `opencl_devices`, needs none of asyncio.
     from tunewire.endpoints import ChildEndpoint
 
     async with ChildEndpoint() as parent:
-        await parent.send(PROBES[kind]())
+        report = PROBES[kind]()
+        await parent.send(report)
+        if kind == "opencl" and len(report.devices) > first:
+            for device in opencl_devices()[0][first:]:
+                await (
+                    parent.flush()
+                )  # what is known reaches the parent, whatever the compiler does to this process
+                await parent.send(Build(problem=build_problem(device)))

@@ -89,7 +89,7 @@ class Pool(BaseCaller):
 
     `size` workers serve calls; a process is started when a call first needs one. With `devices` there is one worker
     for each of these device ids instead, whose processes see that device only: `"auto"` takes every GPU, or else every
-    OpenCL device, or else the CPU.
+    OpenCL device, or else the CPU. An OpenCL device whose compiler can build nothing is passed over where another can.
 
     `initializer(*initargs)` runs in each process before its first call; if it raises, the call that waited gets the
     error and the process is ended. `env` is laid over this process's environment (None removes a variable).
@@ -237,7 +237,7 @@ class Pool(BaseCaller):
 
         if self._wanted_devices == "auto":
             discovery = await discover()
-            self._devices = best_devices(tuple(device.id for device in discovery.devices))
+            self._devices = best_devices(discovery.devices)
         else:
             assert self._wanted_devices is not None
             self._devices = tuple(self._wanted_devices)

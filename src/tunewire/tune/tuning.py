@@ -11,7 +11,7 @@ Where somebody waits, and what is half done when it is cancelled there:
     leaving                    the host was told to end, and ends without being waited for
 
 What ends the run with an error, instead of being one trial's failure: whatever says nothing about a configuration. The
-pool was closed, a device or library is missing, the strategy or a restriction raised.
+pool was closed, a device or library is missing, a device's compiler can build nothing, the strategy or a restriction raised.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import anyio
 
 from tunewire.bench import Measurement, RawKernel, benchmark_outcome
 from tunewire.bench.expressions import Value
-from tunewire.errors import InvalidKernel, MissingExtra, NoSuchDevice
+from tunewire.errors import BrokenCompiler, InvalidKernel, MissingExtra, NoSuchDevice
 from tunewire.pool.protocol import PoolLike
 from tunewire.tune.configuration import Configuration
 from tunewire.tune.result import (
@@ -52,6 +52,7 @@ __all__ = ["DEFAULT_TIMEOUT", "Tuning", "tune"]
 #: Combinations, before restrictions, up to which a space is counted.
 _COUNTED = 20_000
 DEFAULT_TIMEOUT = 10.0
+_OF_NO_CONFIGURATION = (BrokenCompiler, MissingExtra, NoSuchDevice)
 
 
 def tune(
@@ -322,7 +323,7 @@ class Tuning:
         finally:
             del self._running[device]
         failure = None if outcome.ok else failure_of(outcome)
-        says_nothing = not outcome.began or isinstance(outcome.error, MissingExtra | NoSuchDevice)
+        says_nothing = not outcome.began or isinstance(outcome.error, _OF_NO_CONFIGURATION)
         if not outcome.ok and (failure is None or says_nothing):
             outcome.unwrap()
         self._search.end(

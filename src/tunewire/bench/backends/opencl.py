@@ -14,7 +14,9 @@ keeps translated kernels under ~/.cache/pocl (POCL_CACHE_DIR moves it, POCL_KERN
 So building a kernel a second time is quick there, and a compile limit that one run reached may not be reached
 by the next.
 
-Errors. A build that fails is CompileFailed with the log; a launch that the device refuses is InvalidKernel;
+Errors. A build that fails is CompileFailed with the log, unless the device cannot build a trivial program either:
+then it is BrokenCompiler. That is asked at a process's first build that fails, once for its device, and not before it:
+so it costs a device that works nothing, and is in no measurement. A launch that the device refuses is InvalidKernel;
 memory that is not there is MemoryError. After any other error a probe decides, not the error's text: if a
 buffer can still be written and read back, the context lives and the kernel is to blame; else it is a
 DeviceFault. On PoCL the kernel runs in this process, so a wild write is not an error but a crash.
@@ -39,8 +41,8 @@ import pyopencl as cl
 from tunewire.bench.kernel import Array, RawKernel
 from tunewire.bench.procedure import DeviceFacts
 from tunewire.devices.identifiers import parse
-from tunewire.devices.probe import opencl_devices
-from tunewire.errors import CompileFailed, DeviceFault, InvalidKernel, NoSuchDevice
+from tunewire.devices.probe import build_problem, opencl_devices, opencl_driver
+from tunewire.errors import BrokenCompiler, CompileFailed, DeviceFault, InvalidKernel, NoSuchDevice
 
 __all__ = ["OpenCLBackend"]
 
@@ -58,6 +60,7 @@ _BUILD_ERRORS = frozenset(
         cl.status_code.LINK_PROGRAM_FAILURE,
         cl.status_code.INVALID_BUILD_OPTIONS,
         cl.status_code.INVALID_COMPILER_OPTIONS,
+        cl.status_code.COMPILER_NOT_AVAILABLE,
     }
 )
 _MEMORY_ERRORS = frozenset(
@@ -114,6 +117,11 @@ def _open(device: str) -> _Session:
     return _Session(devices[number], context, queue)
 
 
+@cache
+def _compiler_problem(device: str) -> str | None:
+    return build_problem(_open(device).device)
+
+
 class OpenCLBackend:
     """A bound kernel on one OpenCL device; see `tunewire.bench.procedure.Backend`."""
 
@@ -142,7 +150,7 @@ class OpenCLBackend:
             backend="opencl",
             clock="opencl profiling events",
             resolution_ns=float(device.profiling_timer_resolution),
-            driver=f"{device.platform.name} {device.driver_version}",
+            driver=opencl_driver(device),
             library=f"PyOpenCL {cl.VERSION_TEXT}",
         )
 
@@ -163,7 +171,7 @@ class OpenCLBackend:
                 program.build(list(options), devices=[self._session.device])
         except cl.Error as error:
             if error.code in _BUILD_ERRORS:
-                raise self._compile_failed(program, error, options) from error
+                raise self._to_blame(program, error, options) from error
             raise
 
     def _find_entry(self, program: Any) -> Any:
@@ -196,6 +204,15 @@ class OpenCLBackend:
                 )
                 reason = f"argument {position} of {self._kernel.entry} is {' '.join(parameter)}, not {given}"
                 raise InvalidKernel(reason=reason, kernel=self._kernel.title)
+
+    def _to_blame(self, program: Any, error: Any, options: Sequence[str]) -> BrokenCompiler | CompileFailed:
+        problem = _compiler_problem(self._name)
+        if problem is None:
+            return self._compile_failed(program, error, options)
+        device = self._session.device
+        return BrokenCompiler(
+            device=self._name, reason=problem, name=device.name, driver=opencl_driver(device)
+        )
 
     def _compile_failed(self, program: Any, error: Any, options: Sequence[str]) -> CompileFailed:
         log = program.get_build_info(self._session.device, cl.program_build_info.LOG).strip()
