@@ -1,4 +1,4 @@
-"""`python -m tunewire.devices.probe KIND [FIRST]`: a process that looks for devices of one kind, reports, and ends.
+"""`python -m tunewire.devices.probe KIND FIRST`: a process that looks for devices of one kind, reports, and ends.
 
 It exists to be lost. Loading a vendor's driver can crash, hang or leave a context behind, so this happens
 here and never in the process that asks. What it sends is a `Report`; what it cannot send, its exit says.
@@ -176,7 +176,6 @@ async def _tell(kind: str, first: int) -> None:
         await parent.send(report)
         if kind == "opencl" and len(report.devices) > first:
             for device in opencl_devices()[0][first:]:
-                await (
-                    parent.flush()
-                )  # what is known reaches the parent, whatever the compiler does to this process
+                # What is known reaches the parent, whatever the compiler does to this process.
+                await parent.flush()
                 await parent.send(Build(problem=build_problem(device)))
