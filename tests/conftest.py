@@ -29,8 +29,6 @@ import psutil
 import pytest
 from hypothesis import settings
 
-from opencl_here import opencl_problem
-
 # How long an example takes says something of the machine, nothing of the code.
 settings.register_profile("tunewire", deadline=None)
 settings.load_profile("tunewire")
@@ -58,8 +56,11 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     # Before any fixture: a module's pool would have been opened for nothing.
-    if item.get_closest_marker("needs_opencl") and (problem := opencl_problem()):
-        pytest.skip(problem)
+    if item.get_closest_marker("needs_opencl"):
+        from opencl_here import opencl_problem  # not beside this file where test_leaks.py tries it out
+
+        if problem := opencl_problem():
+            pytest.skip(problem)
 
 
 def _may_start_processes(fixturedef: pytest.FixtureDef[Any]) -> bool:

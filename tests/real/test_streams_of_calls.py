@@ -363,11 +363,6 @@ async def test_a_cooperative_ladder_ends_who_does_not_cooperate():
         assert await pool.call(os.getpid) != pid
 
 
-async def test_a_cooperative_ladder_gives_time():
-    with pytest.raises(ValueError, match="interrupt="):
-        Ladder(cooperative=True)
-
-
 async def test_a_call_knows_its_deadline():
     async with Pool(1) as pool:
         assert await pool.call(seconds_left) is None

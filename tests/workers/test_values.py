@@ -28,6 +28,11 @@ def test_what_is_no_number_of_seconds_is_refused(make, wrong):
         make(wrong)
 
 
+def test_a_cooperative_ladder_gives_time():
+    with pytest.raises(ValueError, match="interrupt="):
+        Ladder(cooperative=True)
+
+
 def test_limits_with_another_limit_for_run_keep_the_others():
     assert with_run(Limits(check=3.0, run=1.0), 2.0) == Limits(check=3.0, run=2.0)
 
